@@ -168,10 +168,10 @@ def on_each(
     return missing
 
 
-def side_by_side(work: Callable[[Q], A], things: Iterable[Q]) -> list[A]:
+def side_by_side(work: Callable[[Q], A], things: Iterable[Q], at_once: int = ASKED_MAX) -> list[A]:
     """What becomes of each, in order; all are begun, and what one raises is raised once all have ended."""
     listed = list(things)
-    with ThreadPoolExecutor(min(ASKED_MAX, max(1, len(listed)))) as pool:
+    with ThreadPoolExecutor(min(at_once, max(1, len(listed)))) as pool:
         return list(pool.map(work, listed))
 
 

@@ -7,15 +7,8 @@ it. The parts add up to what is dead.
 
 from pyspark.sql import Column, DataFrame, Window, functions as F
 
+from ullage_spark.space import AGES, HANDLES, LARGEST, NOBODY, OLDEST, SIZES
 from ullage_spark.tables import NODE
-
-DAY_MILLIS = 86_400_000
-AGES = (("under an hour", 3_600_000), ("under a day", DAY_MILLIS), ("under a week", 7 * DAY_MILLIS))
-OLDEST = "a week or more"
-SIZES = (("under 64 KiB", 64 << 10), ("under 1 MiB", 1 << 20), ("under 64 MiB", 64 << 20))
-LARGEST = "64 MiB or more"
-HANDLES = "(handles)"
-NOBODY = "(nothing lives in it)"
 
 
 def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: int) -> DataFrame:

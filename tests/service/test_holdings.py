@@ -25,6 +25,7 @@ from ullage_agent.service.limits import Limits
 
 SMALL = Limits(
     requests=8,
+    requests_per_peer=2,  # whoever is known is counted by name alone
     requests_each=2,
     sessions=4,
     sessions_each=2,

@@ -83,9 +83,9 @@ def test_what_nobody_reads_is_kept_up_to_a_bound_and_counted_beyond(narrow: tupl
     told = [line for line in read if "lines of the log were lost" in line]
     kept = [line for line in read if line not in told]
     assert kept == lines[: len(kept)]
-    assert len(told) == 1
-    lost = [int(each) for each in re.findall(r"\d+", told[0].rpartition("lines")[2])]
-    assert max(lost) >= len(lines) // 2 - 8
+    assert 1 <= len(told) <= 2  # the thread that writes may have come by while the first ones were lost
+    lost = [int(re.findall(r"\d+", each.rpartition("lines")[2])[-1]) for each in told]
+    assert sum(lost) >= len(lines) // 2 - 8
     outlet.drain()
 
 

@@ -85,7 +85,7 @@ def test_slow_uploads_of_a_peer_take_half_of_the_places(running: Running) -> Non
         until(lambda: refusal(running) == 503, "the peer's places to be taken")
         found = httpx.get(f"{running.url}/v1/state")
 
-    assert "4 requests of 127.0.0.1 are under way" in found.json()["detail"]
+    assert "4 requests of 127.0.0.1 are under way of which nobody is known" in found.json()["detail"]
     until(lambda: refusal(running) == 200, "the places to be given back")
 
 

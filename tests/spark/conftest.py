@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.fleet import Fleet, fleet_at
+from tests.service.running import process
+from tests.service.test_kill import free_port
+from tests.spark.fleet import Fleet, Mixed, fleet_at
+from ullage.client.flight import FlightClient
+from ullage_spark import fleet as asking
 
 ROOT = Path(__file__).parents[2]
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -53,3 +57,19 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Two agents, `a` and `b`, on empty repositories; what they leave is checked when the test ends."""
     with fleet_at(tmp_path, "a", "b") as made:
         yield made
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mixed]:
+    """Both are asked for a second before they count as missing."""
+    monkeypatch.setattr(asking, "MISSING_SECONDS", 1.0)
+    monkeypatch.setattr(asking, "ANSWER_SECONDS", 1.0)
+    port = free_port()
+    directory = tmp_path / "other"
+    directory.mkdir()
+    with fleet_at(tmp_path, "a") as fleet, process(directory, service={"flight_port": port}) as other:
+        other.start()
+        with FlightClient(f"grpc://127.0.0.1:{port}") as client:
+            list(client.put_many([[b"there"] * 3]))
+        fleet.repository("a").handles.put_many([b"here"] * 2)
+        yield Mixed(fleet, other, port)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tests.service.running import Running, document_at
+from tests.service.running import Process, Running, document_at
 from tests.support import drain
 from ullage.engine.engine import Engine
 from ullage.engine.model import STAGED_QUEUE, FlowFileRecord
+from ullage_spark.settings import SourceOptions
 
 
 class Fleet:
@@ -83,6 +85,25 @@ class Fleet:
         """What is staged."""
         everything = (r for agent in self.agents.values() for r in agent.repository.ledger.flow_files())
         return sum(record.queue == STAGED_QUEUE for record in everything)
+
+
+class Mixed:
+    """Agent `a` in this process, agent `here` in one of its own, which can be stopped."""
+
+    def __init__(self, fleet: Fleet, other: Process, port: int) -> None:
+        self.fleet = fleet
+        self.other = other
+        self.silent = f"grpc://127.0.0.1:{port}"
+        self.endpoint = f"{fleet.endpoint},{self.silent}"
+
+    def stop(self) -> None:
+        self.other.signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.other.signal(signal.SIGCONT)
+
+    def settings(self, **more: str) -> SourceOptions:
+        return SourceOptions.of({"endpoint": self.endpoint, **more})
 
 
 @contextmanager

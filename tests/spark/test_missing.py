@@ -1,11 +1,8 @@
 """Nodes that are stopped, gone or late: a job says which, goes on without them, or waits, as it was told to."""
 
 import contextlib
-import signal
 import threading
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,13 +12,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_ullage import DefaultSource
-from tests.service.running import Process, process
-from tests.service.test_kill import free_port
-from tests.spark.fleet import Fleet, fleet_at
+from tests.spark.fleet import Mixed
 from ullage.client.flight import FlightClient
 from ullage.wire.schemas import PUT_SCHEMA
 from ullage.wire.tickets import WRITE_BEGIN, WRITE_COMMIT, WRITE_PREPARE, StagedWriteRequest
-from ullage_spark import fleet as asking, snapshot
+from ullage_spark import snapshot
 from ullage_spark.addresses import FleetNode, addresses_of, with_objects
 from ullage_spark.errors import NodesMissing
 from ullage_spark.feed import QueueReader
@@ -31,41 +26,6 @@ from ullage_spark.writer import ContentBatchWriter, Packed
 
 CONTENT = StructType([StructField("content", BinaryType())])
 ROWS = pa.record_batch([pa.array([b"0", b"1"])], names=["content"])
-
-
-class Mixed:
-    """Agent `a` in this process, agent `here` in one of its own, which can be stopped."""
-
-    def __init__(self, fleet: Fleet, other: Process, port: int) -> None:
-        self.fleet = fleet
-        self.other = other
-        self.silent = f"grpc://127.0.0.1:{port}"
-        self.endpoint = f"{fleet.endpoint},{self.silent}"
-
-    def stop(self) -> None:
-        self.other.signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        self.other.signal(signal.SIGCONT)
-
-    def settings(self, **more: str) -> SourceOptions:
-        return SourceOptions.of({"endpoint": self.endpoint, **more})
-
-
-@pytest.fixture
-def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mixed]:
-    """Both are asked for a second before they count as missing."""
-    monkeypatch.setattr(asking, "MISSING_SECONDS", 1.0)
-    monkeypatch.setattr(asking, "ANSWER_SECONDS", 1.0)
-    port = free_port()
-    directory = tmp_path / "other"
-    directory.mkdir()
-    with fleet_at(tmp_path, "a") as fleet, process(directory, service={"flight_port": port}) as other:
-        other.start()
-        with FlightClient(f"grpc://127.0.0.1:{port}") as client:
-            list(client.put_many([[b"there"] * 3]))
-        fleet.repository("a").handles.put_many([b"here"] * 2)
-        yield Mixed(fleet, other, port)
 
 
 def test_a_silent_node_fails_a_job_by_name_or_is_left_out_or_waited_for(mixed: Mixed) -> None:

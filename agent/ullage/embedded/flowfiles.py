@@ -15,13 +15,15 @@ from binascii import hexlify
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, compress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from ullage.embedded.asked import ANY_RECORD, RecordsAsked
 from ullage.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFileRecord, SwapOut, unpack_attributes
 from ullage.engine.snapshots import RepositorySnapshot
+from ullage.wire.matching import RowFilter
 from ullage.wire.schemas import SCHEMAS
 
 ROWS: Final = 10_000
@@ -52,11 +54,15 @@ class Shares:
     Where they are not, a FlowFile may leave its swap file from one part to the next, and files are no way to share out.
     """
 
-    def __init__(self, moment: RepositorySnapshot, part: int, parts: int, *, is_kept: bool) -> None:
+    def __init__(
+        self, moment: RepositorySnapshot, part: int, parts: int, *, is_kept: bool, asked: RecordsAsked = ANY_RECORD
+    ) -> None:
+        """Of FlowFiles without those that are not `asked` for."""
         self._moment = moment
         self._part = part
         self._parts = parts
         self._is_kept = is_kept
+        self._asked = asked
 
     def pieces(self) -> Iterator[Piece]:
         """Each FlowFile is in one piece of one part. RepositoryDamaged, before the first, if a swap file is gone."""
@@ -65,7 +71,8 @@ class Shares:
             yield Piece((at, self._part, self._parts), False, partial(self._resident, at))
         swaps = self._moment.swaps
         for swap in swaps[self._part :: self._parts] if self._is_kept else swaps:
-            yield Piece(swap.name, True, partial(self._swapped, swap))
+            if self._asked.may_hold(swap.queue):
+                yield Piece(swap.name, True, partial(self._swapped, swap))
 
     def claims(self) -> Counter[ContentClaim]:
         """Claims of this part with all their claimants, wherever these are."""
@@ -82,12 +89,17 @@ class Shares:
 
     def _resident(self, at: int) -> Sequence[FlowFileRecord]:
         found = self._of_part(self._moment.flow_files[at : at + ROWS])
-        return [record for record in found if record.queue != STAGED_QUEUE]
+        return self._only_asked([record for record in found if record.queue != STAGED_QUEUE])
 
     def _swapped(self, swap: SwapOut) -> Sequence[FlowFileRecord]:
         """What is staged is never swapped."""
         found = self._moment.swapped(swap)
-        return found if self._is_kept else self._of_part(found)
+        return self._only_asked(found if self._is_kept else self._of_part(found))
+
+    def _only_asked(self, records: Sequence[FlowFileRecord]) -> Sequence[FlowFileRecord]:
+        if self._asked == ANY_RECORD:
+            return records
+        return [record for record in records if self._asked.may_be(record)]
 
     def _of_part(self, records: Sequence[FlowFileRecord]) -> Sequence[FlowFileRecord]:
         part, parts = self._part, self._parts
@@ -140,41 +152,67 @@ class KeptColumns:
             self._is_over, self._columns = True, {}
 
 
-def batches_of(
-    pieces: Iterable[Piece],
-    columns: Sequence[str],
-    queues: Mapping[int, str],
-    kept: KeptColumns,
-    seals: Sealing = lambda records: [None] * len(records),
-) -> Iterator[pa.RecordBatch]:
-    """These columns of the table, a batch a piece; `queues` are names by number. What is kept is not made again."""
-    schema = pa.schema([SCHEMA.field(name) for name in columns])
-    for piece in pieces:
-        found = {name: kept.find(piece.place, name) for name in columns}
-        if missing := [name for name, column in found.items() if column is None]:
-            for name, column in _columns_of(piece, missing, queues, seals).items():
-                kept.keep(piece.place, name, column)
-                found[name] = column
-        batch = pa.record_batch([found[name] for name in columns], schema=schema)
-        if batch.num_rows:
-            yield batch
+class RecordColumns:
+    """How columns are made: `queues` are names by number; what is kept is not made again."""
 
+    def __init__(
+        self, queues: Mapping[int, str], kept: KeptColumns, seals: Sealing = lambda records: [None] * len(records)
+    ) -> None:
+        self._queues = queues
+        self._kept = kept
+        self._seals = seals
 
-def _columns_of(piece: Piece, names: Iterable[str], queues: Mapping[int, str], seals: Sealing) -> dict[str, pa.Array]:
-    """These columns for the FlowFiles of a piece."""
-    records, found = piece.read(), {}
-    for name in names:
-        values: Any
-        if name == "queue":
-            values = _queues(records, queues)
-        elif name == "swapped":
-            values = pa.repeat(piece.is_swapped, len(records))
-        elif name == "seal":
-            values = seals(records)
-        else:
-            values = OF_RECORDS[name](records)
-        found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
-    return found
+    def batches(self, pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """These columns of the table, a batch a piece."""
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        for piece in pieces:
+            found = {name: self._kept.find(piece.place, name) for name in columns}
+            if missing := [name for name, column in found.items() if column is None]:
+                for name, column in self._made(piece.read(), piece, missing).items():
+                    self._kept.keep(piece.place, name, column)
+                    found[name] = column
+            batch = pa.record_batch([found[name] for name in columns], schema=schema)
+            if batch.num_rows:
+                yield batch
+
+    def chosen(self, pieces: Iterable[Piece], columns: Sequence[str], rows: RowFilter) -> Iterator[pa.RecordBatch]:
+        """The same of the rows that are chosen, a batch a piece, also where there are none. Of others
+        nothing is made but what the filter looks at, so nothing is kept.
+        """
+        schema = pa.schema([SCHEMA.field(name) for name in columns])
+        for piece in pieces:
+            names = {*columns, *rows.columns}
+            known = {name: kept for name in names if (kept := self._kept.find(piece.place, name)) is not None}
+            if len(known) < len(names):
+                found = self._chosen_of(piece, columns, rows)
+            else:
+                mask = rows.mask(known.__getitem__, len(known[columns[0]]))
+                found = {name: known[name].filter(mask) for name in columns}
+            yield pa.record_batch([found[name] for name in columns], schema=schema)
+
+    def _chosen_of(self, piece: Piece, columns: Sequence[str], rows: RowFilter) -> dict[str, pa.Array]:
+        records = piece.read()
+        looked_at = self._made(records, piece, rows.columns)
+        mask = rows.mask(looked_at.__getitem__, len(records))
+        left = list(compress(records, mask.to_pylist()))
+        found = {name: column.filter(mask) for name, column in looked_at.items()}
+        return found | self._made(left, piece, [name for name in columns if name not in found])
+
+    def _made(self, records: Sequence[FlowFileRecord], piece: Piece, names: Iterable[str]) -> dict[str, pa.Array]:
+        """These columns for FlowFiles of a piece."""
+        found = {}
+        for name in names:
+            values: Any
+            if name == "queue":
+                values = _queues(records, self._queues)
+            elif name == "swapped":
+                values = pa.repeat(piece.is_swapped, len(records))
+            elif name == "seal":
+                values = self._seals(records)
+            else:
+                values = OF_RECORDS[name](records)
+            found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
+        return found
 
 
 def _queues(records: Sequence[FlowFileRecord], queues: Mapping[int, str]) -> Any:

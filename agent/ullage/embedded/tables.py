@@ -3,30 +3,35 @@ what the process remembers of runs and says of windows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from ullage.contract import NO_QUEUE, QueueUse
+from ullage.embedded.asked import events_asked, records_asked
 from ullage.embedded.content import pinned
-from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, Room, Shares, batches_of
+from ullage.embedded.eventtable import event_pages
+from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, RecordColumns, Room, Shares
 from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
-from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid, unpack_attributes
-from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.errors import InvalidArgument, NotFound, ProvenanceDamaged, UllageError
+from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid
+from ullage.errors import InvalidArgument, NotFound, UllageError
+from ullage.wire.matching import RowFilter
 from ullage.wire.problems import problem_of
-from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import TableTicket
 
 Row = tuple[Any, ...]
+
+GATHERED_BYTES: Final = 1 << 20
+"""Of a batch of rows that were chosen here and there."""
 
 
 class Moment:
@@ -46,22 +51,20 @@ class Moment:
         return found
 
     def batches(self, wanted: TableTicket) -> Iterator[OutgoingBatch]:
-        """A table, or what the ticket wants of it, in record batches."""
-        columns = schema_of(wanted).names
-        shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None)
+        """A table, or what the ticket wants of it, in record batches. One without rows says that work goes on."""
+        columns, rows = schema_of(wanted).names, rows_of(wanted)
+        queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
+        asked = records_asked(rows.predicate, queues)
+        shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None, asked=asked)
         if wanted.name == "flowfiles":
-            queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
-            if self._sees_all:
-                return map(OutgoingBatch, batches_of(shares.pieces(), columns, queues, self.kept))
-            seals = partial(self.repository.seals.of, self.repository.acting)
-            seen = map(self._visible, shares.pieces())
-            return map(OutgoingBatch, batches_of(seen, columns, queues, KeptColumns(Room(0)), seals))
+            return map(OutgoingBatch, self._flow_files(shares.pieces(), columns, rows, queues))
+        if wanted.name == "provenance":
+            return self._provenance(wanted, columns, rows)
         reclamation = self.repository.reclamation
-        rows: dict[str, Callable[[], Iterable[Row]]] = {
+        tables: dict[str, Callable[[], Iterable[Row]]] = {
             "claims": partial(self._claims, shares),
             "resource_claims": partial(self._resource_claims, *wanted.part),
             "queues": self._queues,
-            "provenance": partial(self._provenance, wanted.after, wanted.through),
             "leases": self._leases,
             "runs": lambda: (
                 (
@@ -73,7 +76,18 @@ class Moment:
             "windows": lambda: map(attrgetter(*SCHEMAS["windows"].names), reclamation.windows()),
             "content": partial(self._content, shares),
         }
-        return packed(iter(rows[wanted.name]()), SCHEMAS[wanted.name], columns)
+        return packed(iter(tables[wanted.name]()), SCHEMAS[wanted.name], columns, rows)
+
+    def _flow_files(
+        self, pieces: Iterator[Piece], columns: Sequence[str], rows: RowFilter, queues: Mapping[int, str]
+    ) -> Iterator[pa.RecordBatch]:
+        made = RecordColumns(queues, self.kept)
+        if not self._sees_all:
+            pieces = map(self._visible, pieces)
+            made = RecordColumns(
+                queues, KeptColumns(Room(0)), partial(self.repository.seals.of, self.repository.acting)
+            )
+        return gathered(made.chosen(pieces, columns, rows)) if rows else made.batches(pieces, columns)
 
     @property
     def _sees_all(self) -> bool:
@@ -151,21 +165,18 @@ class Moment:
                 *(counts[queue.number], sizes[queue.number], swapped[queue.number]),
             )
 
-    def _provenance(self, after: int, through: int | None) -> Iterator[Row]:
+    def _provenance(self, wanted: TableTicket, columns: Sequence[str], rows: RowFilter) -> Iterator[OutgoingBatch]:
         self.repository.acting.require_everywhere(QueueUse.READ, "the table provenance")
-        before = None if through is None else through + 1
-        while before is None or after + 1 < before:
-            page = self._engine.history.query(EventQuery(after=after, before=before, limit=ROWS))
-            # A table is read to its end or not at all: who follows it by sequence would never come back for these.
-            if page.unreadable:
-                raise ProvenanceDamaged(page.unreadable[0].problem)
-            for event in page.events:
-                if event.transaction > self.transaction:
-                    return
-                yield _event_row(event)
-            if page.next is None:
-                return
-            after = page.next
+        query = events_asked(rows.predicate)
+        if query is None:
+            return iter(())
+        ends = [
+            end for end in (query.before, None if wanted.through is None else wanted.through + 1) if end is not None
+        ]
+        query = msgspec.structs.replace(query, after=max(query.after, wanted.after), before=min(ends, default=None))
+        pages = event_pages(self._engine, query, self.transaction)
+        batches = (_chosen(page, SCHEMAS["provenance"], columns, rows) for page in pages)
+        return map(OutgoingBatch, gathered(batches))
 
     def _leases(self) -> Iterator[Row]:
         for lease in self._snapshot.leases:
@@ -201,16 +212,17 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     that is not what the ticket wants.
     """
     columns = schema_of(wanted).names
-    if wanted.name != "flowfiles" or wanted.snapshot is not None or wanted.queue is None or wanted.part != (0, 1):
-        raise InvalidArgument("with stream a table is flowfiles, of a queue, after and through a place, in one part")
+    is_whole = wanted.snapshot is None and wanted.part == (0, 1) and not wanted.where
+    if wanted.name != "flowfiles" or wanted.queue is None or not is_whole:
+        raise InvalidArgument("with stream a table is flowfiles, of a queue, after and through a place, whole")
     repository.acting.require(QueueUse.READ, wanted.queue)
     through = (1 << 63) - 1 if wanted.through is None else wanted.through
     records = repository.engine.feeds.records(wanted.stream or "", wanted.queue, wanted.after, through)
     queues = dict.fromkeys((record.queue for record in records), wanted.queue)
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
-    kept, seals = KeptColumns(Room(0)), partial(repository.seals.of, repository.acting)
-    return map(OutgoingBatch, batches_of(pieces, columns, queues, kept, seals))
+    made = RecordColumns(queues, KeptColumns(Room(0)), partial(repository.seals.of, repository.acting))
+    return map(OutgoingBatch, made.batches(pieces, columns))
 
 
 def schema_of(wanted: TableTicket) -> pa.Schema:
@@ -226,43 +238,75 @@ def schema_of(wanted: TableTicket) -> pa.Schema:
     return pa.schema([schema.field(column) for column in columns])
 
 
-def packed(rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str]) -> Iterator[OutgoingBatch]:
-    """These columns of rows, in batches of a few MiB."""
-    wanted = [schema.names.index(column) for column in columns]
-    chosen = pa.schema([schema.field(at) for at in wanted])
+def rows_of(wanted: TableTicket) -> RowFilter:
+    """The rows that a ticket asks for. InvalidArgument says what is wrong with its `where`."""
+    return RowFilter(wanted.name, wanted.where)
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: few of many are chosen, and each batch has a header. One without rows says that
+    work goes on.
+    """
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows:
+            held.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows < ROWS // 2 and size < GATHERED_BYTES:
+            yield batch.slice(0, 0)
+        else:
+            yield pa.concat_batches(held)
+            held, rows, size = [], 0, 0
+    if held:
+        yield pa.concat_batches(held)
+
+
+def packed(
+    rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter | None = None
+) -> Iterator[OutgoingBatch]:
+    """These columns of the rows that are wanted, in batches of a few MiB."""
     content = schema.get_field_index("content")
     if content < 0:
-        while chunk := list(islice(rows, ROWS)):
-            yield OutgoingBatch(_batch(chunk, wanted, chosen))
+        chunks = iter(lambda: list(islice(rows, ROWS)), [])
+        yield from map(OutgoingBatch, gathered(_chosen(chunk, schema, columns, wanted) for chunk in chunks))
         return
-    for chunk in content_chunks(rows, content, ROWS):
+    for chunk in content_chunks(_wanted_of(rows, schema, wanted), content, ROWS):
         contents = [row[content] for row in chunk]
-        batch = _batch(chunk, wanted, chosen, absent(contents, schema.field(content).type))
-        yield OutgoingBatch(batch, [each for each in contents if each] if content in wanted else ())
+        batch = _batch(chunk, schema, columns, absent(contents, schema.field(content).type))
+        yield OutgoingBatch(batch, [each for each in contents if each] if "content" in columns else ())
 
 
-def _batch(chunk: list[Row], wanted: list[int], schema: pa.Schema, contents: pa.Array | None = None) -> pa.RecordBatch:
-    """`contents` is the column of that name, which a table without one has not."""
+def _wanted_of(rows: Iterator[Row], schema: pa.Schema, wanted: RowFilter | None) -> Iterator[Row]:
+    for row in rows:
+        if not wanted or _mask([row], schema, wanted)[0].as_py():
+            yield row
+
+
+def _chosen(chunk: list[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter | None) -> pa.RecordBatch:
+    """Columns of the rows that are wanted: nothing is made of others but what that depends on."""
+    left = list(compress(chunk, _mask(chunk, schema, wanted).to_pylist())) if wanted else chunk
+    return _batch(left, schema, columns)
+
+
+def _mask(chunk: list[Row], schema: pa.Schema, wanted: RowFilter) -> pa.BooleanArray:
+    return wanted.mask(lambda name: _column(chunk, schema, name), len(chunk))
+
+
+def _batch(
+    chunk: list[Row], schema: pa.Schema, columns: Sequence[str], contents: pa.Array | None = None
+) -> pa.RecordBatch:
+    """`contents` is the column `content`, which a table without one has not."""
     arrays = [
-        contents if field.name == "content" else pa.array([row[at] for row in chunk], field.type)
-        for at, field in zip(wanted, schema, strict=True)
+        contents if name == "content" and contents is not None else _column(chunk, schema, name) for name in columns
     ]
-    return pa.record_batch(arrays, schema=schema)
+    return pa.record_batch(arrays, schema=pa.schema([schema.field(name) for name in columns]))
+
+
+def _column(chunk: list[Row], schema: pa.Schema, name: str) -> pa.Array:
+    at = schema.get_field_index(name)
+    return pa.array([row[at] for row in chunk], schema.field(at).type)
 
 
 def _add(total: list[int], claims: int, claimants: int, live_bytes: int, end: int) -> None:
     total[:] = total[0] + claims, total[1] + claimants, total[2] + live_bytes, max(total[3], end)
-
-
-def _event_row(event: ProvenanceEvent) -> Row:
-    return (
-        *(event.sequence, event.transaction, event.ordinal, event.millis, event.type.name, event.flow_file),
-        *(event.component, event.component_type, event.relationship, event.details, event.transit_uri),
-        *(event.alternate_identifier, event.duration_millis, event.queue, event.entry_millis, event.lineage_millis),
-        *(event.size, event.parent_ids, event.child_ids),
-        *(_pairs(event.attributes_before), _pairs(event.attributes)),
-    )
-
-
-def _pairs(packed: bytes) -> list[tuple[str, str]]:
-    return list(unpack_attributes(packed).items()) if packed else []

@@ -15,6 +15,7 @@ from ullage.contract import Right
 from ullage.errors import InvalidArgument, NotFound
 from ullage.wire.documents import Count, Label
 from ullage.wire.operation import OF_OTHERS, Sometimes
+from ullage.wire.where import TEXT_MAX
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -76,6 +77,9 @@ class TableTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     columns: list[str] | None = None
     """None: all."""
+
+    where: Annotated[str, Meta(max_length=TEXT_MAX)] = ""
+    """Only rows for which this is true; see `ullage.wire.where`. Empty: all."""
 
     part: tuple[Count, Annotated[int, Meta(ge=1, le=100_000)]] = (0, 1)
     """The share k of n: the rows whose resource claim (of FlowFiles without content: whose uuid) falls to it."""

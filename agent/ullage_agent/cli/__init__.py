@@ -6,7 +6,13 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-EXTRAS = {"kubernetes": "kubectl", "pyspark": "spark", "pandas": "spark", "ullage_spark": "spark"}
+EXTRAS = {
+    "kubernetes": "kubectl",
+    "pandas": "spark",
+    "pyiceberg": "iceberg",
+    "pyspark": "spark",
+    "ullage_spark": "spark",
+}
 """Which extra brings a module, where it is not `agent`."""
 
 

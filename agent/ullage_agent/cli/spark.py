@@ -169,15 +169,42 @@ def tables(fleet: dict[str, str], repository: str) -> None:
 
 
 @spark.command()
-@click.argument("output", metavar="PATH", help="Parquet, a folder a day.")
-@option("--seconds", type=click.IntRange(min=1), default=3_600, help="Length of a stretch of time.")
+@click.argument("where", metavar="PATH", help="A folder, or iceberg:CATALOG/NAMESPACE.")
+@option("--skip-lost", is_flag=True, help="Go on where events were gone before they could be read, and say which.")
+@json_output
 @on_fleet
-def rollup(fleet: dict[str, str], output: str, seconds: int) -> None:
-    """Keep the history in figures: events and bytes by time, node, type, component and queue."""
-    with _snapshot(fleet, holds=False) as held:
-        job = importlib.import_module("ullage_spark.rollup").rollup
-        job(held.table("provenance"), seconds).write.mode("append").partitionBy("day").parquet(output)
-    tell(f"rolled up into {output}")
+def history(fleet: dict[str, str], where: str, skip_lost: bool, as_json: bool) -> None:
+    """Bring a history up to date: events, figures of space and runs of all nodes, each once."""
+    with _history(where) as (job, tables, clock):
+        run = job.fed(tables, {**fleet, "failOnDataLoss": str(not skip_lost)}, clock)
+    if as_json:
+        print_json(msgspec.to_builtins(run))
+        return
+    for each in run.missing:
+        say(f"without node {each.name}, which is read when it is there again: {each.reason}")
+    for text in run.lost:
+        say(text)
+    tell(f"{where}: {', '.join(f'{count} rows of {name}' for name, count in run.rows.items())} more")
+
+
+@spark.command()
+@click.argument("where", metavar="PATH", help="The history: a folder, or iceberg:CATALOG/NAMESPACE.")
+@option("--seconds", type=click.IntRange(min=1), default=3_600, help="Length of a stretch of time.")
+def rollup(where: str, seconds: int) -> None:
+    """Bring the table rollup of a history up to date: events and bytes by time, node, type, component and queue."""
+    with _history(where) as (_, tables, _clock):
+        days = importlib.import_module("ullage_spark.rollup").rolled_up(tables, seconds)
+    tell(f"{where}: {len(days)} days rolled up")
+
+
+@contextmanager
+def _history(where: str) -> Iterator[tuple[Any, Any, Any]]:
+    """The module with the work, the tables, and the time."""
+    clock = importlib.import_module("ullage.clock").Clock()
+    with _in_a_paragraph():
+        job = importlib.import_module("ullage_spark.history")
+        with job.written(where, clock) as tables:
+            yield job, tables, clock
 
 
 @spark.command()

@@ -3,8 +3,14 @@
 A node is one process, in which one thread at a time runs Python. Whoever has hundreds of requests under way would have
 every thread of it, and a single request of somebody else would wait behind all of them at each of its steps. So:
 
-    one principal alone            all of it is at work at once, as far as there are threads; commits share their syncs
-    several within RECENT_SECONDS  of each so many are at work, and the others of it wait, the first to come first
+    nobody else for SHARED_SECONDS   all of a principal is at work at once, as far as there are threads
+    somebody else meanwhile          `shared_turns_each` of each, which still share the syncs of their commits
+    somebody with little to do is    of each who has much to do `turns_each`, and after each piece of work the next one
+    there within RECENT_SECONDS      waits for PAUSE_TIMES as long as that took
+
+Of each so many pieces that create are at work, and as many others; what else is wanted waits, the first to come first.
+The pauses leave the interpreter free for most of the time: without them whoever has little to do met a piece of work at
+each of the ten times at which a call wants it, and took four to seven times as long as alone.
 
 A turn is for work. Nobody has one while they wait for their client, who may be slow on purpose.
 
@@ -13,9 +19,11 @@ than requests come. What happens is put on a list, and whoever finds nobody at i
 """
 
 import asyncio
+import sys
 import threading
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import takewhile
 from typing import Final
@@ -33,6 +41,16 @@ few turns all the time.
 SHARED_SECONDS: Final = 60.0
 """How long after several have asked for something at a time the process counts as shared: what a first request after a
 while waits for must be short already.
+"""
+
+LITTLE: Final = 2
+"""Pieces of work of which a principal may have so many, at work or waiting, and has little to do."""
+
+PAUSE_TIMES: Final = 2.0
+PAUSE_SECONDS_MIN: Final = 0.001
+PAUSE_SECONDS_MAX: Final = 0.05
+"""How long the next piece of work waits after one of a principal who has much to do: so many times as long as that one
+took, and at least what a request costs before and after its turn.
 """
 
 Wake = Callable[[], object]
@@ -73,6 +91,8 @@ class Turn:
         try:
             self._turns.tell(piece, given.release)
             given.acquire()
+            if (seconds := self._turns.pause_of(piece)) > 0:
+                time.sleep(seconds)
         except BaseException:
             self.rest()
             raise
@@ -86,6 +106,8 @@ class Turn:
         try:
             self._turns.tell(piece, lambda: loop.call_soon_threadsafe(given.set))
             await given.wait()
+            if (seconds := self._turns.pause_of(piece)) > 0:
+                await asyncio.sleep(seconds)
         except BaseException:
             self.rest()
             raise
@@ -102,7 +124,29 @@ class Turn:
             return None
         piece = self._piece = Stint(self._queue)
         self._turns.want(piece)
-        return piece if piece.since is None else None
+        return piece if piece.since is None or self._turns.pause_of(piece) > 0 else None
+
+
+class _Principal:
+    """What is known of one. Whoever works the list off changes it, and nobody else."""
+
+    __slots__ = ("at_work", "busy", "rested", "seen", "waiting")
+
+    def __init__(self) -> None:
+        self.seen = self.busy = float("-inf")
+        """When something of it began or ended last, and when it last had much to do (monotonic, in seconds)."""
+
+        self.at_work: tuple[dict[Stint, None], dict[Stint, None]] = ({}, {})
+        """Of what does not create, and of what does, the piece that has had its turn for longest first."""
+
+        self.waiting: tuple[dict[Stint, None], dict[Stint, None]] = ({}, {})
+        self.rested = [float("-inf"), float("-inf")]
+        """Of both, until when the last pause was."""
+
+    @property
+    def count(self) -> int:
+        """Pieces of work, at work or waiting."""
+        return sum(map(len, (*self.at_work, *self.waiting)))
 
 
 class FairTurns:
@@ -110,21 +154,19 @@ class FairTurns:
 
     def __init__(self, limits: Limits, clock: Clock, on_shared: Callable[[bool], None] = lambda _: None) -> None:
         """`on_shared` is told when several principals begin to share the process, and when one has it for itself."""
-        self._each_max, self._turn_seconds = limits.turns_each, limits.turn_seconds
+        self._few, self._several, self._turn_seconds = limits.turns_each, limits.shared_turns_each, limits.turn_seconds
         self._clock = clock
         self._on_shared = on_shared
-        self._is_shared = False
+        self.is_shared = False
+        """Whether several were there within SHARED_SECONDS, as far as work that was wanted or has ended tells."""
+
         self._met = float("-inf")
         """When two of them were last there at a time."""
 
         self._events: deque[Callable[[float], None]] = deque()
         self._busy = threading.Lock()
-        self._at_work: dict[Queue, dict[Stint, None]] = {}
-        """The one that has had its turn for longest first."""
-
-        self._waiting: dict[Queue, dict[Stint, None]] = {}
-        self._seen: OrderedDict[str, float] = OrderedDict()
-        """When somebody last had a turn, or wanted one: the latest last."""
+        self._there: OrderedDict[str, _Principal] = OrderedDict()
+        """Those who have work, or were seen a moment ago: the last one seen last."""
 
     def of(self, principal: Principal, *, creates: bool) -> Turn:
         """One that this principal takes; the anonymous, who may be anybody, are not limited."""
@@ -146,6 +188,16 @@ class FairTurns:
         """Give turns to those who may have one by now: time may have made room."""
         self._happened(self._looked)
 
+    def pause_of(self, piece: Stint) -> float:
+        """For how many seconds somebody whose turn has come still waits, 0 or less for not at all."""
+        return 0.0 if piece.since is None else piece.since - self._clock.monotonic()
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Of each who is there how many pieces of work have a turn and how many wait, for whoever looks in."""
+        found = list(self._there.items())
+        return {name: (sum(map(len, one.at_work)), sum(map(len, one.waiting))) for name, one in found}
+
     def _happened(self, what: Callable[[float], None]) -> None:
         self._events.append(what)
         while self._events and self._busy.acquire(blocking=False):
@@ -156,11 +208,11 @@ class FairTurns:
                 self._busy.release()
 
     def _wanted(self, piece: Stint, now: float) -> None:
-        self._see(piece.queue[0], now)
-        if not self._waiting.get(piece.queue) and self._may(piece.queue, now):
-            self._give(piece, now)
-        else:
-            self._waiting.setdefault(piece.queue, {})[piece] = None
+        name, creates = piece.queue
+        one = self._there.setdefault(name, _Principal())
+        one.waiting[creates][piece] = None
+        self._see(name, one, now)
+        self._admit(name, one, creates, now)
 
     def _told(self, piece: Stint, wake: Wake, now: float) -> None:
         if piece.since is None:
@@ -169,65 +221,66 @@ class FairTurns:
             wake()
 
     def _given_back(self, piece: Stint, now: float) -> None:
+        name, creates = piece.queue
+        one = self._there[name]
         if piece.since is None:
-            _forget(self._waiting, piece)
+            del one.waiting[creates][piece]
             return
-        _forget(self._at_work, piece)
-        owner, creates = piece.queue
-        self._see(owner, now)
-        self._admit(piece.queue, now)
-        if not self._is_contended(owner, now):
-            self._admit((owner, not creates), now)
+        del one.at_work[creates][piece]
+        took = PAUSE_TIMES * max(0.0, now - piece.since)
+        one.rested[creates] = now + min(max(took, PAUSE_SECONDS_MIN), PAUSE_SECONDS_MAX)
+        self._see(name, one, now)
+        self._admit(name, one, creates, now)
+        self._admit(name, one, not creates, now)
 
     def _looked(self, now: float) -> None:
-        for queue in list(self._waiting):
-            self._admit(queue, now)
+        for name, one in self._there.items():
+            for creates in (False, True):
+                self._admit(name, one, creates, now)
 
-    def _admit(self, queue: Queue, now: float) -> None:
-        while (waiting := self._waiting.get(queue)) and self._may(queue, now):
-            piece = next(iter(waiting))
-            _forget(self._waiting, piece)
-            self._give(piece, now)
-
-    def _may(self, queue: Queue, now: float) -> bool:
-        if not self._is_contended(queue[0], now):
-            return True
-        at_work = self._at_work.get(queue, {})
+    def _admit(self, name: str, one: _Principal, creates: bool, now: float) -> None:
+        """Give those of one who waits their turns, as many as there are."""
+        waiting, at_work = one.waiting[creates], one.at_work[creates]
+        if not waiting:
+            return
         over = sum(1 for _ in takewhile(lambda piece: not self._is_counted(piece, now), at_work))
-        return len(at_work) - over < self._each_max
+        is_paced = self._is_paced(name, one, now)
+        room = self._few if is_paced else self._several if self.is_shared else sys.maxsize
+        for piece in list(waiting)[: max(0, room - len(at_work) + over)]:
+            del waiting[piece]
+            at_work[piece] = None
+            piece.since = max(now, one.rested[creates]) if is_paced else now
+            if piece.wake is not None:
+                piece.wake()
 
-    def _is_contended(self, owner: str, now: float) -> bool:
-        """Whether somebody else is there."""
-        for (other, _), pieces in self._at_work.items():
-            if other != owner and self._is_counted(next(reversed(pieces)), now):
-                return True
-        latest = next((other for other in reversed(self._seen) if other != owner), None)
-        return latest is not None and now - self._seen[latest] < RECENT_SECONDS
+    def _is_paced(self, name: str, one: _Principal, now: float) -> bool:
+        """Whether this one has much to do, and somebody is there who has not."""
+        if now - one.busy >= RECENT_SECONDS:
+            return False
+        return any(now - other.busy >= RECENT_SECONDS for other in self._others(name, now))
+
+    def _others(self, name: str, now: float) -> Iterator[_Principal]:
+        """Who else is there."""
+        for other, one in self._there.items():
+            if other != name and (now - one.seen < RECENT_SECONDS or self._is_at_work(one, now)):
+                yield one
+
+    def _is_at_work(self, one: _Principal, now: float) -> bool:
+        return any(pieces and self._is_counted(next(reversed(pieces)), now) for pieces in one.at_work)
 
     def _is_counted(self, piece: Stint, now: float) -> bool:
         """Whether what is at work still has its turn."""
         return piece.since is not None and now - piece.since < self._turn_seconds
 
-    def _see(self, owner: str, now: float) -> None:
-        self._seen[owner] = now
-        self._seen.move_to_end(owner)
-        while now - next(iter(self._seen.values())) > RECENT_SECONDS:
-            self._seen.popitem(last=False)
-        if len(self._seen) > 1:
+    def _see(self, name: str, one: _Principal, now: float) -> None:
+        one.seen = now
+        if one.count > LITTLE:
+            one.busy = now
+        self._there.move_to_end(name)
+        while (oldest := next(iter(self._there.values()))).seen < now - RECENT_SECONDS and not oldest.count:
+            self._there.popitem(last=False)
+        if any(True for _ in self._others(name, now)):
             self._met = now
-        if self._is_shared != (now - self._met < SHARED_SECONDS):
-            self._is_shared = not self._is_shared
-            self._on_shared(self._is_shared)
-
-    def _give(self, piece: Stint, now: float) -> None:
-        piece.since = now
-        self._at_work.setdefault(piece.queue, {})[piece] = None
-        if piece.wake is not None:
-            piece.wake()
-
-
-def _forget(where: dict[Queue, dict[Stint, None]], piece: Stint) -> None:
-    found = where[piece.queue]
-    del found[piece]
-    if not found:
-        del where[piece.queue]
+        if self.is_shared != (now - self._met < SHARED_SECONDS):
+            self.is_shared = not self.is_shared
+            self._on_shared(self.is_shared)

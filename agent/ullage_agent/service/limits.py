@@ -49,8 +49,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Threads that call the engine. Commits that wait together share one sync, so more of them cost nothing much."""
 
     requests_per_peer: int = 512
-    """Of these, from one address, so that no client's slow uploads take every place. Half of them and no fewer, because
-    behind a Service, a node's address or loopback all clients may have the same one.
+    """Of these, from one address, of which nobody is known: all of them where nobody is asked for a token. So no
+    client's slow uploads take every place. Half of them and no fewer, because behind a Service, a node's address or
+    loopback all clients may have the same one.
     """
 
     connections: int = 8_192
@@ -171,9 +172,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The same of the other calls, for the same reason."""
 
     turns_each: int = 1
-    """Pieces of work of one principal at a time, of those that create and of the others, while somebody else is there.
-    Whoever is alone has as many as there are threads. With two, a call over Flight beside a client that had all that
-    one may have took twice as long.
+    """Pieces of work at a time of a principal who has much to do, of those that create and of the others, while
+    somebody is there who has little. With two, a call over Flight of the latter took twice as long.
+    """
+
+    shared_turns_each: int = 8
+    """The same while several use the node, each with much to do, or one now and then: so many that commits still share
+    syncs, and so few that a first request after a while waits for little. Whoever is alone has as many as there are
+    threads.
     """
 
     turn_seconds: float = 2.0

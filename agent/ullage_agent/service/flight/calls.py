@@ -123,6 +123,14 @@ class FlightCall:
         if self.turn is not None:
             self.turn.take()
 
+    def breathe(self) -> None:
+        """Amid work of which nothing is sent: others who wait go first. CallEnded if the client is gone."""
+        if self.turn is not None:
+            self.turn.rest()
+        if not self._context.is_active():
+            raise CallEnded
+        self.work()
+
     @contextmanager
     def _waiting(self, *, is_sending: bool) -> Iterator[None]:
         """A stretch in which it is the client's turn. TransferStalled once it was too long, however it ended."""

@@ -54,6 +54,9 @@ FIRST_BYTES_MAX: Final = MIB
 STREAMS: Final = frozenset({"DoPut", "DoGet"})
 """Methods that move data, and last as long as their client likes."""
 
+SILENCE_SECONDS: Final = 10.0
+"""Clients give up a stream that says nothing for minutes."""
+
 Batches = tuple[pa.Schema, Iterator[OutgoingBatch]]
 
 
@@ -207,9 +210,20 @@ class FlightServer:
 
     def _get(self, call: FlightCall, note: Note) -> None:
         schema, batches = self._asked_for(call, note)
-        for message in packed_stream(schema, _counted(batches, note)):
+        for message in packed_stream(schema, _counted(self._worth_sending(call, batches), note)):
             call.send(message)
             call.work()
+
+    def _worth_sending(self, call: FlightCall, batches: Iterator[OutgoingBatch]) -> Iterator[OutgoingBatch]:
+        """All but batches without rows; of those one now and then, which tells the client that there is work."""
+        clock = self._repository.clock
+        sent = clock.monotonic()
+        for batch in batches:
+            if batch.batch.num_rows or clock.monotonic() - sent >= SILENCE_SECONDS:
+                yield batch
+                sent = clock.monotonic()
+            else:
+                call.breathe()
 
     def _action(self, call: FlightCall, note: Note) -> None:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""

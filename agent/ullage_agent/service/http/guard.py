@@ -19,8 +19,7 @@ from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
 from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.answers import headers_of
-from ullage_agent.service.http.served import Served
-from ullage_agent.service.http.starts import Starts
+from ullage_agent.service.http.served import Served, Stranger
 from ullage_agent.service.log import logger
 
 ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
@@ -56,7 +55,6 @@ class Guard:
         self.under_way = 0
         self._of_peer: Counter[str] = Counter()
         self._log = logger("audit")
-        self._starts = Starts()
         self._known: dict[int, str] = {}
         """Whose headers of authorization are, by their hash: for the next request, before its token is looked at."""
 
@@ -70,7 +68,7 @@ class Guard:
         token = hash(next((value for name, value in scope["headers"] if name == b"authorization"), b""))
         try:
             if scope["path"] not in ALWAYS_ANSWERED:
-                await self._starts.begin(self._known.get(token) or client_of((scope.get("client") or ("",))[0]))
+                await self._served.starts.begin(self._known.get(token) or client_of((scope.get("client") or ("",))[0]))
             await self._answer(scope, exchange)
         finally:
             state = scope.get("state", {})
@@ -103,17 +101,16 @@ class Guard:
                 await exchange.refuse(ServiceBusy(f"{self.under_way} requests are under way already"))
                 return
             if self._of_peer[peer] >= self._served.limits.requests_per_peer:
-                await exchange.refuse(ServiceBusy(f"{self._of_peer[peer]} requests of {peer} are under way already"))
+                count = self._of_peer[peer]
+                await exchange.refuse(ServiceBusy(f"{count} requests of {peer} are under way of which nobody is known"))
                 return
         self.under_way += 1
-        self._of_peer[peer] += 1
+        stranger = scope.setdefault("state", {})["stranger"] = Stranger(self._of_peer, peer)
         try:
             await self._app(scope, exchange.receive, exchange.send)
         finally:
             self.under_way -= 1
-            self._of_peer[peer] -= 1
-            if not self._of_peer[peer]:
-                del self._of_peer[peer]
+            stranger.is_known()
 
     def _measure(self, scope: Any, exchange: "_Exchange") -> None:
         """By the route's template, which has few values, and not by the path, which anybody makes up."""

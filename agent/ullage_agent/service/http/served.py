@@ -5,6 +5,7 @@ threads of their own, so that removing and reading go on while writers wait.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -25,6 +26,7 @@ from ullage_agent.service.audit import Audit
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.host import Host
+from ullage_agent.service.http.starts import Starts
 from ullage_agent.service.limits import DECODED_TIMES, Limits
 from ullage_agent.service.log import logger
 from ullage_agent.service.metrics import Metrics
@@ -66,6 +68,7 @@ class Served:
         self.limits = limits
         self.budget = budget
         self.turns = turns
+        self.starts = Starts(turns)
         self.audit = logger("audit")
         self.trail = audit
         self._log = logger("reclamation")
@@ -95,8 +98,10 @@ class Served:
         return await self._in_turn(self._calling, lambda: function(*args, **kwargs), creates=False)
 
     async def _in_turn(self, threads: ThreadPoolExecutor, work: Callable[[], T], *, creates: bool) -> T:
-        turn = self.turns.of(ASKING.get(), creates=creates)
-        await turn.take_soon()
+        principal = ASKING.get()
+        turn = self.turns.of(principal, creates=creates)
+        with self.starts.ahead(principal.name):
+            await turn.take_soon()
         try:
             return await asyncio.get_running_loop().run_in_executor(threads, work)
         finally:
@@ -125,6 +130,26 @@ class Served:
         else:
             freed = 0 if found.report is None else found.report.freed_bytes
             self._log.info("run ended", run=found.id, owner=found.owner, freed_bytes=freed)
+
+
+class Stranger:
+    """A request under way of which only the address is known. Requests of a principal are counted by its name instead:
+    else whoever has the same address as a busy one, as behind a Service, would be refused for it.
+    """
+
+    def __init__(self, counts: Counter[str], peer: str) -> None:
+        self._counts = counts
+        self._peer: str | None = peer
+        counts[peer] += 1
+
+    def is_known(self) -> None:
+        """It is counted no more. Safe to call twice."""
+        if self._peer is None:
+            return
+        self._counts[self._peer] -= 1
+        if not self._counts[self._peer]:
+            del self._counts[self._peer]
+        self._peer = None
 
 
 def served_by(connection: ASGIConnection[Any, Any, Any, Any]) -> Served:
@@ -160,6 +185,8 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     ASKING.set(principal)
     served.quota.take(principal)
     state["is_counted"] = True  # the Guard gives it back when the answer is out
+    if principal.holder:
+        state["stranger"].is_known()
     if operation.body not in (None, OctetStream):
         state["room"] = await served.budget.take_soon(principal, DECODED_TIMES * _body_bytes(connection, served.limits))
 
