@@ -22,6 +22,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import Roll, asked_again, called, flight_of, roll_call
+from ullage_spark.lineage_events import ToldRun
 from ullage_spark.predicates import Where
 from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
 from ullage_spark.slots import SlotPart, begin_scan
@@ -70,11 +71,18 @@ class TableReader(Carried, DataSourceReader):
         snapshots = settings.snapshots()
         if settings.table == COMPLETENESS:
             return [RollPart(None)]
-        nodes = called(settings).nodes
+        nodes = self._discovered(at_snapshot=bool(snapshots))
         parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
         if snapshots and settings.table in PARTED and len(nodes) > 1 and settings.locality_wait_millis:
             return begin_scan(settings, nodes, snapshots, parts)
         return [TablePart(node, part, parts, _id_of(snapshots, node.name)) for node in nodes for part in range(parts)]
+
+    def _discovered(self, *, at_snapshot: bool) -> tuple[FleetNode, ...]:
+        """A snapshot tells of its own reads. Of others Spark says no more than that they are planned."""
+        if at_snapshot:
+            return called(self._settings).nodes
+        with ToldRun.of("ullage.read", self._settings, inputs=[self._settings.table]).told():
+            return called(self._settings).nodes
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, RollPart):
