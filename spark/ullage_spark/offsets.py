@@ -16,6 +16,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
+from ullage_spark.lineage_events import ToldRun, queue_dataset
 from ullage_spark.predicates import Where
 from ullage_spark.reader import counted_rows
 from ullage_spark.settings import FollowOptions
@@ -134,6 +135,13 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadMaxRows(self._settings.events_max)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        settings = self._settings
+        source = queue_dataset(settings.queue) if settings.queue else settings.table
+        job = f"ullage.stream.{settings.application or settings.table}"
+        with ToldRun.of(job, settings, inputs=[source]).told():
+            return self._planned_parts(start, end)
+
+    def _planned_parts(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         missing = self._discover().missing
         parts: list[InputPartition] = []
         for name, place in end.items():

@@ -25,6 +25,7 @@ from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.eventparts import Stretch, stretches
 from ullage_spark.fleet import Roll, ask, asked_again, called, flight_of, on_each, roll_call
+from ullage_spark.lineage_events import ToldRun
 from ullage_spark.predicates import NOTHING, Where
 from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
 from ullage_spark.slots import SlotPart, begin_scan
@@ -81,7 +82,7 @@ class TableReader(Carried, DataSourceReader):
         snapshots = settings.snapshots()
         if settings.table == COMPLETENESS:
             return [RollPart(None)]
-        nodes = [node for node in called(settings).nodes if self._where.reads(node.name)]
+        nodes = [node for node in self._discovered(at_snapshot=bool(snapshots)) if self._where.reads(node.name)]
         if settings.table == EVENTS:
             return self._stretches(nodes, snapshots)
         parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
@@ -103,6 +104,13 @@ class TableReader(Carried, DataSourceReader):
 
         on_each(settings, nodes, split)
         return [part for _, parts in sorted(found.items()) for part in parts]
+
+    def _discovered(self, *, at_snapshot: bool) -> tuple[FleetNode, ...]:
+        """A snapshot tells of its own reads. Of others Spark says no more than that they are planned."""
+        if at_snapshot:
+            return called(self._settings).nodes
+        with ToldRun.of("ullage.read", self._settings, inputs=[self._settings.table]).told():
+            return called(self._settings).nodes
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, RollPart):

@@ -20,6 +20,7 @@ from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, Snaps
 from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, on_each, side_by_side
+from ullage_spark.lineage_events import ToldRun
 from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, use_of
 from ullage_spark.opening import opening_source
@@ -44,12 +45,14 @@ class FleetSnapshot:
         options: dict[str, str],
         parts: Mapping[FleetNode, NodeSnapshot],
         missing: Sequence[MissingNode],
+        told: ToldRun,
     ) -> None:
         """Use `snapshot`."""
         self.id = msgspec.json.encode({node.name: part for node, part in parts.items()}).decode()
         self.nodes = tuple(parts)
         self.missing = tuple(missing)
         self.failures: list[Exception] = []
+        self.told = told
         self._spark = spark
         self._options = options
 
@@ -109,6 +112,7 @@ class FleetSnapshot:
         given = {name.lower(): value for name, value in as_options(options).items()}
         if taken := sorted(given.keys() & {"snapshot", "endpoint", "nodes"}):
             raise SparkSourceError(f"option {taken[0]}: it is the snapshot that says what is read; take another one")
+        self.told.reads(given.get("table", "flowfiles"))
         return self._spark.read.format(source).options(**self._options).options(**given).option("snapshot", self.id)
 
 
@@ -128,6 +132,16 @@ def snapshot(
         )
     given = as_options(options)
     settings = ReadOptions.of(given)
+    told = ToldRun.of("ullage.read", settings)
+    with told.told(), _taken(spark, given, told, holds=holds, ttl_seconds=ttl_seconds) as held:
+        yield held
+
+
+@contextmanager
+def _taken(
+    spark: SparkSession, given: dict[str, str], told: ToldRun, *, holds: bool, ttl_seconds: float
+) -> Iterator[FleetSnapshot]:
+    settings = ReadOptions.of(given)
     taken: dict[FleetNode, NodeSnapshot] = {}
     ttl_millis = int(ttl_seconds * 1000)
     roll = called(settings)
@@ -139,7 +153,7 @@ def snapshot(
     try:
         missing = (*roll.missing, *on_each(settings, roll.nodes, take))
         parts = dict(sorted(taken.items(), key=lambda item: item[0].name))
-        held = FleetSnapshot(spark, given, parts, missing)
+        held = FleetSnapshot(spark, given, parts, missing, told)
 
         def renew_one(node: FleetNode) -> None:
             try:

@@ -30,7 +30,7 @@ class EventReader(FleetStreamReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
         self._target: Offset | None = None
-        self._holder = str(uuid.uuid4())
+        self._holder = self._settings.application or str(uuid.uuid4())
         self._held: dict[str, int] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names

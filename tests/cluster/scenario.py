@@ -27,7 +27,9 @@ from tests.support import RoomyFiles
 from ullage import Retries
 from ullage.contract import ContentRepository, audience_of, parse
 from ullage.engine.files import File
+from ullage.engine.provenance.holds import Hold
 from ullage.errors import HandleNotFound, UllageError
+from ullage.wire.provenance import EventQuery
 from ullage_agent.node.certificate import NodeCertificate
 from ullage_agent.node.node import NodeAgent
 from ullage_agent.node.objects import NodeObjectClient
@@ -206,7 +208,11 @@ class Scenario:
             self.dropped += ids[1::2]
         for id in self.dropped:
             self.repository.handles.delete(id)
-        self.server.host.repository.engine.handles.purge()
+        engine = self.server.host.repository.engine
+        engine.handles.purge()
+        now = engine.clock.now_millis()
+        engine.provenance.holds.set("\0audit", Hold(0, now + 3_600_000), now)
+        (self.first_event,) = engine.history.query(EventQuery(limit=1)).events
 
     def join(self) -> None:
         """The agent begins to report, and to want what there is to do."""

@@ -132,6 +132,8 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("node", "Log"): {(instance,): scenario.log_bytes},
         ("node", "Age of checkpoint"): {(instance,): snapshot_age(scenario, at)},
         ("node", "Provenance waiting"): {(instance,): len(scenario.kept) + 2 * len(scenario.dropped)},
+        ("node", "Stream backlog"): {(instance, "audit", "(events)"): len(scenario.kept) + 2 * len(scenario.dropped)},
+        ("node", "Stream lag"): {(instance, "audit", "(events)"): at - scenario.first_event.millis / 1000},
         ("node", "Errors"): errors,
         ("node", "Poisoned"): {("c1",): 0},
         ("node", "Ready"): {(instance,): 1},

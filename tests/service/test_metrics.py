@@ -9,7 +9,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.running import Running, document_at
+from ullage.engine.provenance.holds import Hold
 from ullage.errors import RepositoryDamaged
+from ullage.wire.provenance import EventQuery
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 
 
@@ -51,6 +53,8 @@ def test_every_metric_of_the_table_is_there_once_something_happened(metered: Run
     client.delete("/v1/queues/q/flowfiles")
     client.post("/v1/leases", json={"duration_millis": 60_000})
     client.get("/v1/handles/none")
+    engine = metered.server.host.repository.engine
+    engine.provenance.holds.set("\0reader", Hold(0, 1 << 60), 0)
     run = client.post("/v1/reclamation/runs", json={"override": True}).json()["id"]
     metered.server.host.repository.engine.checkpoint()
     metered.server.metrics.count("maintenance_failures_total", "none", by=0)
@@ -82,6 +86,29 @@ def test_values_are_those_of_the_survey(metered: Running) -> None:
     assert found["content_written_bytes_total", ()] >= 300_000
     assert found["commit_seconds_count", ()] >= 3
     assert found["ready", ()] == 1
+
+
+def test_streams_have_a_backlog_and_an_oldest_unread(metered: Running) -> None:
+    """Of a queue what stands there and what was taken and is not removed; of events those after what was read."""
+    engine = metered.server.host.repository.engine
+    for number in range(3):
+        metered.client.post("/v1/queues/orders/flowfiles", content=b"x" * (number + 1))
+    feed = engine.feeds.take("billing", "orders", 0, 1)
+    engine.feeds.take("idle", "none", 0, 0)
+    (first, second) = engine.history.query(EventQuery(limit=2)).events
+    engine.provenance.holds.set("\0audit", Hold(first.sequence, 1 << 60), 0)
+    oldest = min(record.queued for record in engine.queue("orders").records()) / 1_000_000  # queued before the taking
+
+    found = scrape(metered)
+
+    labels = {("orders", "billing"): 3, ("none", "idle"): 0, ("(events)", "audit"): engine.provenance.span()[1] - 1}
+    assert {label: value for (name, label), value in found.items() if name == "stream_backlog"} == labels
+    assert found["stream_oldest_unread_timestamp_seconds", ("orders", "billing")] == pytest.approx(oldest, abs=0.002)
+    assert found["stream_oldest_unread_timestamp_seconds", ("(events)", "audit")] == second.millis / 1000
+    assert ("stream_oldest_unread_timestamp_seconds", ("none", "idle")) not in found
+
+    engine.feeds.done("billing", "orders", feed.through)
+    assert scrape(metered)["stream_backlog", ("orders", "billing")] == 2
 
 
 def test_refusals_are_counted_and_routes_are_templates(metered: Running) -> None:

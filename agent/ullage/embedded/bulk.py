@@ -4,14 +4,14 @@ These are the actions of `ullage.wire.tickets`, on a repository that acts for wh
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
 from ullage.contract import QueueUse, Right
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.engine.feeds import Reader
+from ullage.engine.feeds import FeedLag as FeedLag, Reader
 from ullage.engine.model import HANDLE_QUEUE, StagedWrite
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold
 from ullage.enums import Lifetime, WriteState
@@ -19,6 +19,7 @@ from ullage.errors import Forbidden, InvalidArgument, KeyReused, QuotaReached, S
 from ullage.interface.values import CheckedAttributes
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import tickets
+from ullage.wire.provenance import EventQuery
 from ullage.wire.tickets import (
     EventHoldRequest,
     FeedRequest,
@@ -137,6 +138,23 @@ def _hold_events(repository: EmbeddedRepository, asked: EventHoldRequest) -> Non
         raise QuotaReached.of(repository.owner, f"events held for {each_max} readers", "holds_each", "end some")
     if not holds.set(holder, Hold(asked.after, now + asked.lasts_millis), now):
         raise ServiceBusy(f"{HOLDS_MAX} readers hold events already")
+
+
+EVENTS: Final = "(events)"
+"""What stands for the queue of a stream of events."""
+
+
+def stream_lags(repository: EmbeddedRepository) -> Iterator[FeedLag]:
+    """Of each stream that was heard of; of one that follows events the queue is `EVENTS`."""
+    engine = repository.engine
+    yield from engine.feeds.lags()
+    _, newest = engine.provenance.span()
+    for holder, hold in engine.provenance.holds.all(engine.clock.now_millis()).items():
+        _, is_somebodys, reader = holder.partition("\0")
+        if is_somebodys:
+            backlog = max(0, newest - hold.after)
+            first = engine.history.query(EventQuery(after=hold.after, limit=1)).events if backlog else ()
+            yield FeedLag(reader, EVENTS, backlog, first[0].millis if first else None)
 
 
 def _feed(

@@ -60,6 +60,17 @@ class StandingFeed(NamedTuple):
     until_millis: int
 
 
+class FeedLag(NamedTuple):
+    """What a stream has not read of a queue yet: so many FlowFiles, and since when the first of them waits, as far as
+    they are in memory; None for none.
+    """
+
+    stream: str
+    queue: str
+    backlog: int
+    since_millis: int | None
+
+
 class Reader(NamedTuple):
     """Who reads a stream: `owner` has what it takes, of no name nobody; `by` is whom events name; `each_max` bounds the
     streams for which something of this owner's waits.
@@ -148,6 +159,18 @@ class Feeds:
     def standing(self) -> list[StandingFeed]:
         """Everything that waits for streams, by their names."""
         return sorted(filter(None, map(self._standing_of, self._queues.all())))
+
+    def lags(self) -> list[FeedLag]:
+        """Of each stream that takes of a queue, and was heard of within the time that it asked for."""
+        now = self._clock.now_millis()
+        heard = {name for name, end in list(self._ends.items()) if end > now}
+        names = heard | {queue.name for queue in self._queues.all() if _is_feed(queue.name) and self._count(queue.name)}
+        return [self._lag(*name.split(":", 2)[1:]) for name in sorted(names)]
+
+    def _lag(self, stream: str, queue: str) -> FeedLag:
+        name = name_of(stream, queue)
+        backlog = self._count(name) + self._count(queue)
+        return FeedLag(stream, queue, backlog, self._since_millis(self._places(name, 0), queue) if backlog else None)
 
     def expire(self) -> int:
         """Give back what has waited for too long; returns how many."""

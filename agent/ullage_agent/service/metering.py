@@ -6,12 +6,14 @@ reclamation.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 
 import psutil
 
 from ullage import __version__
+from ullage.embedded.bulk import FeedLag as FeedLag, stream_lags
 from ullage.embedded.repository import File, OsFiles
 from ullage.enums import Action
 from ullage.wire.problems import BY_SLUG
@@ -24,6 +26,9 @@ from ullage_agent.service.metrics import Metrics, Sample
 QUEUES_MAX = 200
 """Queues with metrics of their own, by name; what is above it counts in the sums only."""
 
+
+STREAMS_MAX = 200
+"""Streams with metrics of their own: each costs a look at its oldest event."""
 
 STATE_FIGURES = (
     "flow_files",
@@ -159,6 +164,7 @@ class Meter:
             yield from _space(found, repository.paths(), repository.spec.archive.backpressure_percentage)
             yield from _state(found)
             yield from _queues(repository.queues.all())
+            yield from _streams(islice(stream_lags(repository), STREAMS_MAX))
             for window in found.windows:
                 yield Sample("window_open", window.is_allowed, (window.operation,))
                 if window.opens_millis is not None:
@@ -190,6 +196,14 @@ def _queues(queues: Sequence[QueueStatus]) -> Iterator[Sample]:
     for queue in queues[:QUEUES_MAX]:
         yield Sample("queue_flow_files", queue.flow_files, (queue.name,))
         yield Sample("queue_bytes", queue.size_bytes, (queue.name,))
+
+
+def _streams(lags: Iterable[FeedLag]) -> Iterator[Sample]:
+    for lag in lags:
+        labels = (lag.stream, lag.queue)
+        yield Sample("stream_backlog", lag.backlog, labels)
+        if lag.since_millis is not None:
+            yield Sample("stream_oldest_unread_timestamp_seconds", lag.since_millis / 1000, labels)
 
 
 def _state(found: ServiceStatus) -> Iterator[Sample]:

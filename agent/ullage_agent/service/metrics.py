@@ -67,6 +67,8 @@ TABLE: Final = (
     Entry("queues_full", GAUGE, "Queues that have reached their limits."),
     Entry("queue_flow_files", GAUGE, "FlowFiles, held and swapped ones included.", ("queue",)),
     Entry("queue_bytes", GAUGE, "Their content.", ("queue",)),
+    Entry("stream_backlog", GAUGE, "FlowFiles, or events, that are not read yet.", ("stream", "queue")),
+    Entry("stream_oldest_unread_timestamp_seconds", GAUGE, "When the first of them came.", ("stream", "queue")),
     Entry("swap_files", GAUGE, "Swap files."),
     Entry("unavailable_contents", GAUGE, "Damaged contents, and missing content files, that reads have met."),
     Entry("unavailable_swap_files", GAUGE, "Swap files that are damaged or missing: their FlowFiles can't be read."),
