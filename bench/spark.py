@@ -25,7 +25,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet, fleet_at
-from tests.spark.played import played_nodes
+from tests.spark.played import played_apart
 from ullage_spark import snapshot, with_content
 from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import discover
@@ -233,11 +233,11 @@ def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
 
 
 def fan_out(counts: list[int]) -> Iterator[str]:
-    """What a driver asks of so many nodes that are played in this process, which takes its part of the time."""
+    """What a driver asks of so many nodes that are played in a process of their own."""
     before: dict[str, tuple[int, float]] = {}
     for count in counts:
-        with played_nodes(count) as addresses:
-            options: dict[str, Any] = {"endpoint": ",".join(addresses), "queue": "in"}
+        with played_apart(count) as addresses:
+            options: dict[str, Any] = {"endpoint": ",".join(addresses)}
             for step, took in _steps(options).items():
                 growth = ""
                 if step in before:
@@ -248,20 +248,19 @@ def fan_out(counts: list[int]) -> Iterator[str]:
 
 
 def _steps(options: dict[str, Any]) -> dict[str, float]:
-    source = DefaultSource(options)
+    source = DefaultSource({**options, "queue": "in"})
     nobody: Any = None
 
     def take() -> None:
         with snapshot(nobody, **options):
             pass
 
-    def write() -> None:
-        writer = source.writer(StructType([StructField("content", BinaryType())]), overwrite=False)
-        nodes = [node.name for node in discover(SourceOptions.of(options))]
-        messages: list[Any] = [StagedAttempt(name, str(uuid.uuid4()), 1, Fingerprint()) for name in nodes]
-        writer.commit(messages)
+    nodes = [node.name for node in discover(SourceOptions.of(options))]  # connections stand from here on
+    messages: list[Any] = [StagedAttempt(name, str(uuid.uuid4()), 1, Fingerprint()) for name in nodes]
 
-    take()  # connections stand from here on
+    def write() -> None:
+        source.writer(StructType([StructField("content", BinaryType())]), overwrite=False).commit(messages)
+
     return {"snapshot": measured(take), "begin and commit": measured(write)}
 
 
@@ -295,7 +294,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
         directory = Path(place)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a played node takes three
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each node takes a connection
         for line in fan_out([30, 100] if options.quick else [100, 300, 1_000]):
             print(line, flush=True)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ullage.errors import KeyReused, NotReachable, UllageError
+from ullage.errors import KeyReused, NotReachable, UllageError, WriteClosed
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, PUT_SCHEMA
 from ullage.wire.tickets import (
     WRITE_ABORT,
@@ -144,17 +144,27 @@ class StagingWriter(Carried):
         """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
         decision = self._decision(messages)
         nodes = [node for node in self._nodes if node.name in decision.nodes]
-        if (decided := self._finish(write, nodes)) is not None:
+        # Without a name there was no earlier run. Each question goes to every node of a fleet.
+        is_named = bool(self._name or self._application)
+        if is_named and (decided := self._finish(write, nodes)) is not None:
             self._require_same(decided, decision)
             return
 
         def prepare(node: FleetNode) -> None:
-            self._begin(node, write)  # a stream's write began only where a task was
-            attempts = decision.nodes[node.name]
-            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=attempts))
+            request = StagedWriteRequest(write=write, attempts=decision.nodes[node.name])
+            try:
+                ask(self._settings, node, WRITE_PREPARE, request)
+            except WriteClosed:
+                self._begin(node, write)  # a stream's began only where a task was
+                ask(self._settings, node, WRITE_PREPARE, request)
 
-        side_by_side(prepare, nodes)
-        self._carry_out(write, decision)
+        try:
+            side_by_side(prepare, nodes)
+        except WriteClosed:
+            if self._finish(write, nodes) is None:  # else this very commit has been carried out before
+                raise
+        else:
+            self._carry_out(write, decision)
 
     def _decision(self, messages: Sequence[WriterCommitMessage | None]) -> WriteDecision:
         """What these messages come to."""
