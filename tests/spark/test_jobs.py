@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyspark
 import pytest
@@ -22,7 +21,7 @@ from pyspark.sql import SparkSession, functions
 from tests.operator.support import repository
 from tests.spark.fleet import Fleet
 from ullage.client.flight import FlightClient
-from ullage.contract import Calendar, Duration, EmergencySettings, MaintenanceOperation, MaintenanceSettings, Window
+from ullage.contract import Calendar, MaintenanceOperation
 from ullage.engine.byteranges import unpack_ranges
 from ullage.wire.tickets import TableTicket
 from ullage_agent.cli.app import app
@@ -164,23 +163,10 @@ def test_agents_carry_a_plan_out_and_leave_what_has_changed(spark: SparkSession,
         assert fleet.repository(name).check(deep=True).problems == ()
 
 
-def close_windows(fleet: Fleet, name: str) -> None:
-    """From now on this node reclaims in a window that opens in an hour or two, whatever the disk holds."""
-    agent = fleet.agents[name]
-    host = agent.server.host
-    hour = time.gmtime(host.clock.now_millis() / 1000 + 7_200).tm_hour
-    operations = tuple(MaintenanceOperation)
-    window = Window(name="night", schedule=f"0 {hour} * * *", duration=Duration(1_800_000), operations=operations)
-    maintenance = MaintenanceSettings(windows=(window,), emergency=EmergencySettings(min_free_percentage=0))
-    spec = msgspec.structs.replace(host.spec, maintenance=maintenance)
-    agent.document = msgspec.structs.replace(host.document, spec=spec)
-    host.reload(agent.document)
-
-
 def test_a_plan_says_what_may_run_when(spark: SparkSession, fleet: Fleet) -> None:
     """As each node's own windows say of each action; a node that may not begin says so, and the other one is done."""
     scatter(fleet)
-    close_windows(fleet, "b")
+    fleet.close_windows("b")
     options: dict[str, Any] = {"nodes": fleet.nodes}
     with snapshot(spark, holds=False, **options) as held:
         windows = held.table("windows")
