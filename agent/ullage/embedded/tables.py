@@ -16,7 +16,7 @@ import pyarrow as pa
 from ullage.contract import NO_QUEUE, QueueUse
 from ullage.embedded.asked import events_asked, records_asked
 from ullage.embedded.content import pinned
-from ullage.embedded.eventtable import event_pages
+from ullage.embedded.eventtable import event_batches
 from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, RecordColumns, Room, Shares
 from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.repository import EmbeddedRepository
@@ -185,9 +185,7 @@ class Moment:
             end for end in (query.before, None if wanted.through is None else wanted.through + 1) if end is not None
         ]
         query = msgspec.structs.replace(query, after=max(query.after, wanted.after), before=min(ends, default=None))
-        pages = event_pages(self._engine, query, self.transaction)
-        batches = (_chosen(page, SCHEMAS["provenance"], columns, rows) for page in pages)
-        return map(OutgoingBatch, gathered(batches))
+        return map(OutgoingBatch, gathered(event_batches(self._engine, query, self.transaction, columns, rows)))
 
     def _leases(self) -> Iterator[Row]:
         for lease in self._snapshot.leases:
