@@ -17,7 +17,9 @@ GIB = 1 << 30
 
 
 def main(nodes: str, run: str = "") -> None:
-    """Plan over all disks; with --run the nodes carry it out under their windows."""
+    """Plan over all disks; with --run the nodes carry it out under their windows, and one whose window is closed says
+    so.
+    """
     options: dict[str, Any] = {"nodes" if nodes.startswith("[") else "endpoint": nodes}
     spark = SparkSession.builder.appName("ullage-plan").getOrCreate()
     with snapshot(spark, holds=False, **options) as moment:
@@ -31,7 +33,7 @@ def main(nodes: str, run: str = "") -> None:
         )
         totals.orderBy("node", "container", "action").show()
         if run == "--run":
-            for done in carry_out(plan, override=True, **options):
+            for done in carry_out(plan, **options):
                 if done.run is None:
                     print(f"{done.node}: {done.refusal}")
                 else:

@@ -51,6 +51,10 @@ class HistoryTable(Protocol):
         """Of this table alone, for as long as it is there."""
 
     @property
+    def location(self) -> str:
+        """Where its files are."""
+
+    @property
     def state(self) -> State:
         """What the last commit said."""
 
@@ -98,6 +102,10 @@ class FolderTable:
     @property
     def id(self) -> str:
         return self._manifest.id
+
+    @property
+    def location(self) -> str:
+        return os.path.abspath(self._folder)
 
     @property
     def state(self) -> State:

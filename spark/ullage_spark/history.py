@@ -38,6 +38,7 @@ from ullage_spark.dayfiles import DAY, DayFiles, compacted
 from ullage_spark.errors import EventsLost, SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, missing_error, side_by_side
 from ullage_spark.histories import HistoryFile, HistoryTable, State, folder_tables
+from ullage_spark.lineage_events import ToldRun
 from ullage_spark.offsets import NodeOffset, shares
 from ullage_spark.reader import table_rows
 from ullage_spark.rollup import ROLLUP
@@ -110,7 +111,11 @@ def fed(tables: Mapping[str, HistoryTable], options: Mapping[str, Any], clock: C
     SparkSourceError, NodesMissing and EventsLost come at the end, as the options `missingNodes` and `failOnDataLoss`
     say, when all that could be read is in the history. Of a node that has lost events nothing more is read then.
     """
-    return _Feeding(tables, FollowOptions.of({**options, "table": "provenance"}), clock).carried_out()
+    settings = FollowOptions.of({**options, "table": "provenance"})
+    read = ["provenance", "resource_claims", "flowfiles", "runs"]
+    files = [tables[name].location for name in TIMES]
+    with ToldRun.of("ullage.history", settings, inputs=read, files=files).told():
+        return _Feeding(tables, settings, clock).carried_out()
 
 
 class _Feeding:

@@ -39,6 +39,10 @@ class IcebergTable:
         return str(self._table.metadata.table_uuid)
 
     @property
+    def location(self) -> str:
+        return str(self._table.location())
+
+    @property
     def state(self) -> State:
         return msgspec.json.decode(self._table.properties.get(STATE, "{}"), type=dict[str, Any])
 

@@ -16,7 +16,9 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
-from ullage_spark.reader import checked_where, table_rows
+from ullage_spark.lineage_events import ToldRun, queue_dataset
+from ullage_spark.predicates import Where
+from ullage_spark.reader import counted_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
 
@@ -108,7 +110,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = FollowOptions.of(options)
         self._schema = schema_asked(schema, self._settings.table)
-        checked_where(self._settings)
+        Where(self._settings.table, self._settings.where)  # wrong ones are refused before anything is read
         self._nodes: dict[str, FleetNode] = {}
         self._missing: Sequence[MissingNode] = ()
         self._planned: Offset = {}
@@ -133,6 +135,13 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         return ReadMaxRows(self._settings.events_max)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        settings = self._settings
+        source = queue_dataset(settings.queue) if settings.queue else settings.table
+        job = f"ullage.stream.{settings.application or settings.table}"
+        with ToldRun.of(job, settings, inputs=[source]).told():
+            return self._planned_parts(start, end)
+
+    def _planned_parts(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         missing = self._discover().missing
         parts: list[InputPartition] = []
         for name, place in end.items():
@@ -156,7 +165,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, StreamPart):  # else Spark runs one task even where there is nothing
             wanted = self._wanted(partition)
-            count = yield from table_rows(self._settings, partition.node, self._schema, wanted)
+            count = yield from counted_rows(self._settings, partition.node, self._schema, wanted)
             if count != partition.count:
                 self._lose(self._gone(partition, partition.count - count))
 

@@ -9,19 +9,24 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
+from ullage.client.retries import PASSING
 from ullage.errors import UllageError
-from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, SnapshotRenewal, SnapshotRequest
+from ullage.wire.predicates import Predicate, written
+from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, SnapshotRenewal, SnapshotRequest, TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, on_each, side_by_side
+from ullage_spark.lineage_events import ToldRun
 from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, use_of
 from ullage_spark.opening import opening_source
+from ullage_spark.reader import table_rows
 from ullage_spark.settings import NodeSnapshot, ReadOptions, as_options
-from ullage_spark.tables import COMPLETENESS
+from ullage_spark.tables import COMPLETENESS, schema_of
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
@@ -40,12 +45,14 @@ class FleetSnapshot:
         options: dict[str, str],
         parts: Mapping[FleetNode, NodeSnapshot],
         missing: Sequence[MissingNode],
+        told: ToldRun,
     ) -> None:
         """Use `snapshot`."""
         self.id = msgspec.json.encode({node.name: part for node, part in parts.items()}).decode()
         self.nodes = tuple(parts)
         self.missing = tuple(missing)
         self.failures: list[Exception] = []
+        self.told = told
         self._spark = spark
         self._options = options
 
@@ -58,6 +65,27 @@ class FleetSnapshot:
         others.
         """
         return self.table(COMPLETENESS)
+
+    def rows(self, table: str, columns: Sequence[str], predicate: Predicate) -> list[pa.RecordBatch]:
+        """Rows of a table at this moment in the driver itself, without a job of Spark's: of few that an index finds.
+        NodesMissing as anywhere.
+        """
+        given = {**self._options, "table": table, "columns": ",".join(columns), "where": written(predicate)}
+        settings = ReadOptions.of({**given, "snapshot": self.id})
+        schema, snapshots = schema_of(settings), settings.snapshots()
+        found: list[pa.RecordBatch] = []
+
+        def read(node: FleetNode) -> None:
+            wanted = TableTicket(name=table, snapshot=snapshots[node.name].id)
+            try:
+                found.extend(list(table_rows(settings, node, schema, wanted)))
+            except PASSING:
+                raise
+            except UllageError as refusal:
+                raise SparkSourceError(f"node {node.name}, table {table}: {refusal}") from refusal
+
+        on_each(settings, self.nodes, read)
+        return found
 
     def with_content(
         self,
@@ -84,6 +112,7 @@ class FleetSnapshot:
         given = {name.lower(): value for name, value in as_options(options).items()}
         if taken := sorted(given.keys() & {"snapshot", "endpoint", "nodes"}):
             raise SparkSourceError(f"option {taken[0]}: it is the snapshot that says what is read; take another one")
+        self.told.reads(given.get("table", "flowfiles"))
         return self._spark.read.format(source).options(**self._options).options(**given).option("snapshot", self.id)
 
 
@@ -103,6 +132,16 @@ def snapshot(
         )
     given = as_options(options)
     settings = ReadOptions.of(given)
+    told = ToldRun.of("ullage.read", settings)
+    with told.told(), _taken(spark, given, told, holds=holds, ttl_seconds=ttl_seconds) as held:
+        yield held
+
+
+@contextmanager
+def _taken(
+    spark: SparkSession, given: dict[str, str], told: ToldRun, *, holds: bool, ttl_seconds: float
+) -> Iterator[FleetSnapshot]:
+    settings = ReadOptions.of(given)
     taken: dict[FleetNode, NodeSnapshot] = {}
     ttl_millis = int(ttl_seconds * 1000)
     roll = called(settings)
@@ -114,7 +153,7 @@ def snapshot(
     try:
         missing = (*roll.missing, *on_each(settings, roll.nodes, take))
         parts = dict(sorted(taken.items(), key=lambda item: item[0].name))
-        held = FleetSnapshot(spark, given, parts, missing)
+        held = FleetSnapshot(spark, given, parts, missing, told)
 
         def renew_one(node: FleetNode) -> None:
             try:

@@ -22,7 +22,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ullage.errors import KeyReused, NotReachable, UllageError
+from ullage.errors import KeyReused, NotReachable, UllageError, WriteClosed
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, PUT_SCHEMA
 from ullage.wire.tickets import (
     WRITE_ABORT,
@@ -37,6 +37,7 @@ from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
 from ullage_spark.fingerprint import Fingerprint, continuing
 from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, naming, on_each, side_by_side
+from ullage_spark.lineage_events import ToldRun, queue_dataset
 from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
@@ -143,17 +144,27 @@ class StagingWriter(Carried):
         """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
         decision = self._decision(messages)
         nodes = [node for node in self._nodes if node.name in decision.nodes]
-        if (decided := self._finish(write, nodes)) is not None:
+        # Without a name there was no earlier run. Each question goes to every node of a fleet.
+        is_named = bool(self._name or self._application)
+        if is_named and (decided := self._finish(write, nodes)) is not None:
             self._require_same(decided, decision)
             return
 
         def prepare(node: FleetNode) -> None:
-            self._begin(node, write)  # a stream's write began only where a task was
-            attempts = decision.nodes[node.name]
-            ask(self._settings, node, WRITE_PREPARE, StagedWriteRequest(write=write, attempts=attempts))
+            request = StagedWriteRequest(write=write, attempts=decision.nodes[node.name])
+            try:
+                ask(self._settings, node, WRITE_PREPARE, request)
+            except WriteClosed:
+                self._begin(node, write)  # a stream's began only where a task was
+                ask(self._settings, node, WRITE_PREPARE, request)
 
-        side_by_side(prepare, nodes)
-        self._carry_out(write, decision)
+        try:
+            side_by_side(prepare, nodes)
+        except WriteClosed:
+            if self._finish(write, nodes) is None:  # else this very commit has been carried out before
+                raise
+        else:
+            self._carry_out(write, decision)
 
     def _decision(self, messages: Sequence[WriterCommitMessage | None]) -> WriteDecision:
         """What these messages come to."""
@@ -208,19 +219,21 @@ class StagingWriter(Carried):
         self._carry_out(write, decision)
         return decision
 
-    def _abort(self, write: str) -> None:
-        """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that.
+    def _abort(self, write: str) -> bool:
+        """Nothing of it appears, unless some node has committed: then it is carried out, since nothing undoes that,
+        and this is False.
 
         Spark calls this also when `commit` failed. While a node cannot be asked nothing is done: what is open ends
         alone.
         """
         try:
             if self._finish(write, self._nodes) is not None:
-                return
+                return False
         except NotReachable:
-            return
+            return True
         request = StagedWriteRequest(write=write)
         side_by_side(lambda node: ask(self._settings, node, WRITE_ABORT, request), self._nodes)
+        return True
 
     def _carry_out(self, write: str, decision: WriteDecision) -> None:
         """Commit on one node, which has decided then, and on all others side by side."""
@@ -318,6 +331,8 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
         else:
             missing = {each.name for each in on_each(self._settings, self._nodes, self._begun)}
             self._nodes = tuple(node for node in self._nodes if node.name not in missing)
+        self._told = ToldRun.of("ullage.write", settings, output=queue_dataset(settings.queue))
+        self._told.tell("START")
 
     def _begun(self, node: FleetNode) -> None:
         self._begin(node, self._write)
@@ -336,10 +351,13 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
             self._commit(self._write, messages)
         else:
             self._require_same(self._decided, self._decision(messages))
+        self._told.tell("COMPLETE")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._decided is None:
-            self._abort(self._write)
+        if self._decided is None and not self._abort(self._write):
+            self._told.tell("COMPLETE")
+        else:
+            self._told.tell("FAIL", "Spark aborted the write, and says itself why")
 
 
 class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
@@ -359,7 +377,9 @@ class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
         return self._stage(self._write_of(int(batch)), iterator, begins=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        self._commit(self._write_of(batchId), messages)
+        job = f"ullage.stream.{self._application}"
+        with ToldRun.of(job, self._settings, output=queue_dataset(self._settings.queue)).told():
+            self._commit(self._write_of(batchId), messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._abort(self._write_of(batchId))

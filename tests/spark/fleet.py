@@ -3,15 +3,18 @@
 import json
 import random
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame
 
 from tests.service.running import Process, Running, document_at
 from tests.support import drain
+from ullage.contract import Duration, EmergencySettings, MaintenanceOperation, MaintenanceSettings, Window
 from ullage.engine.engine import Engine
 from ullage.engine.model import STAGED_QUEUE, FlowFileRecord
 from ullage_spark.settings import SourceOptions
@@ -67,6 +70,18 @@ class Fleet:
             for record in agent.repository.ledger.flow_files()
             if record.queue != STAGED_QUEUE
         }
+
+    def close_windows(self, name: str) -> None:
+        """From now on this node reclaims in a window that opens in an hour or two, whatever the disk holds."""
+        agent = self.agents[name]
+        host = agent.server.host
+        hour = time.gmtime(host.clock.now_millis() / 1000 + 7_200).tm_hour
+        operations = tuple(MaintenanceOperation)
+        window = Window(name="night", schedule=f"0 {hour} * * *", duration=Duration(1_800_000), operations=operations)
+        maintenance = MaintenanceSettings(windows=(window,), emergency=EmergencySettings(min_free_percentage=0))
+        spec = msgspec.structs.replace(host.spec, maintenance=maintenance)
+        agent.document = msgspec.structs.replace(host.document, spec=spec)
+        host.reload(agent.document)
 
     def rest(self) -> None:
         """No maintenance from here on: a test that compares figures wants them to stay."""

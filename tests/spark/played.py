@@ -1,6 +1,12 @@
-"""Nodes that are played: they answer the actions of a driver as agents do, and remember nothing of it."""
+"""Nodes that are played: they answer the actions of a driver as agents do, and remember nothing of it.
+
+`python -m tests.spark.played COUNT` plays so many in a process of their own until its stdin ends: their addresses.
+"""
 
 import json
+import resource
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -57,3 +63,29 @@ def played_nodes(count: int, asked: Asked = lambda _: None) -> Iterator[list[str
             yield [f"grpc://{host}:{port}" for host in hosts]
         finally:
             server.stop(None).wait()
+
+
+@contextmanager
+def played_apart(count: int) -> Iterator[list[str]]:
+    """The same in a process of their own: what they need is not taken from who asks them."""
+    command = [sys.executable, "-m", "tests.spark.played", str(count)]
+    # What the server says at its end, a line for each address, is nobody's.
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        yield process.stdout.readline().split()
+        process.stdin.close()
+
+
+def main() -> None:
+    """See the module's text."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with played_nodes(int(sys.argv[1])) as addresses:
+        print(*addresses, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -12,7 +12,7 @@ from tests.spark.fleet import Fleet
 def test_ingest_analyse_plan_and_reclaim(
     spark: SparkSession, fleet: Fleet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Files become FlowFiles once, their words are counted in place, and what died is given back."""
+    """Files become FlowFiles once, their words are counted in place, and what died is given back under the windows."""
     fleet.rest()
     source = tmp_path / "source"
     source.mkdir()
@@ -28,13 +28,24 @@ def test_ingest_analyse_plan_and_reclaim(
     assert "|ullage|   60|" in shown
     assert "| word0|   10|" in shown
 
-    repository = fleet.repository("a")
-    with repository.session() as session:
-        session.ingest("texts", [b"x" * (1 << 20)] * 3)
-        session.commit()
-    repository.queues.drop(repository.queue("texts"))
+    for name in fleet.agents:
+        repository = fleet.repository(name)
+        with repository.session() as session:
+            session.ingest("texts", [b"x" * (1 << 20)] * 3)
+            session.commit()
+        repository.queues.drop(repository.queue("texts"))
     fleet.seal()
-    before = repository.reclamation.survey().containers[0].dead_bytes
+    fleet.close_windows("b")
+    before = dead_bytes(fleet)
     plan_and_reclaim.main(fleet.nodes, "--run")
-    assert "a: " in capsys.readouterr().out
-    assert repository.reclamation.survey().containers[0].dead_bytes < before
+    said = capsys.readouterr().out
+    assert "a: " in said
+    assert "window night" in next(line for line in said.splitlines() if line.startswith("b: "))
+    assert dead_bytes(fleet)["a"] < before["a"]
+    assert dead_bytes(fleet)["b"] == before["b"]
+
+
+def dead_bytes(fleet: Fleet) -> dict[str, int]:
+    """By node."""
+    surveys = {name: fleet.repository(name).reclamation.survey() for name in fleet.agents}
+    return {name: survey.containers[0].dead_bytes for name, survey in surveys.items()}
