@@ -26,6 +26,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet, fleet_at
 from tests.spark.played import played_apart
+from ullage.contract import Quantity
+from ullage.engine.engine import Engine
 from ullage_spark import snapshot, with_content
 from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import discover
@@ -184,24 +186,45 @@ def tables(spark: SparkSession, directory: Path, count: int) -> str:
     )
 
 
-def lineages(spark: SparkSession, count: int) -> str:
-    """The lineage of one FlowFile among so many events, each of which has made one of another."""
-    family = "100 * floor(id / 100)"
-    events = spark.range(count).selectExpr(
-        "'a' as node",
-        "id as sequence",
-        "id as millis",
-        "concat('u', id) as uuid",
-        f"if(id % 100 = 0, array(), array(concat('u', {family} + floor(id % 100 / 3)))) as parents",
-        "cast(array() as array<string>) as children",
-    )
-    found = 0
+def lineages(spark: SparkSession, directory: Path, sizes: list[int]) -> Iterator[str]:
+    """The lineage of one FlowFile among so many events of a node: whole, and what of it the walk in the driver is."""
+    before: tuple[int, float] | None = None
+    for count in sizes:
+        with fleet_at(directory / f"events-{count}", "a", provenance=PLENTY) as fleet:
+            sought = family_among(fleet.repository("a"), count)
+            with snapshot(spark, endpoint=fleet.endpoint, holds=False) as held:
+                found = lineage(held, sought)
+                took = measured(lambda held=held, sought=sought: lineage(held, sought).events.collect())  # type: ignore[misc]
+                walk = measured(lambda held=held, sought=sought: lineage(held, sought))  # type: ignore[misc]
+        growth = ""
+        if before is not None:
+            growth = f", exponent {math.log(took / before[1]) / math.log(count / before[0]):.2f}"
+        before = count, took
+        yield (
+            f"lineage of a FlowFile among {count:,} events: {took:.2f} s (wanted: 2), of which {walk:.2f} s until its "
+            f"{len(found.flow_files)} FlowFiles are known{growth}"
+        )
 
-    def trace() -> None:
-        nonlocal found
-        found = len(lineage(events, f"u{count // 200 * 100 + 19}").flow_files)
 
-    return f"lineage of a FlowFile among {count:,} events: {seconds_of(trace):.1f} s, {found} FlowFiles"
+PLENTY = {"max_storage_size": Quantity(1 << 40), "rollover_events": 100_000}
+
+
+def family_among(repository: Engine, count: int) -> str:
+    """So many events, amid them those of a FlowFile that was split and merged again; its uuid."""
+    sought = ""
+    for at in range(0, count, 10_000):
+        with repository.session() as session:
+            session.ingest("in", [b""] * 9_900, {"n": str(at)})
+            if at == count // 20_000 * 10_000:
+                root = session.write(session.create(), bytes(1_000))
+                parts = session.split(root, [100] * 10)
+                session.transfer_many([root, *parts, session.merge(parts[:5])], "in")
+                sought = root.id
+            session.commit()
+    repository.provenance.drain()
+    while repository.provenance.index_step():
+        pass
+    return sought
 
 
 def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
@@ -327,7 +350,8 @@ def report(spark: SparkSession, directory: Path, *, is_quick: bool) -> None:
     print(tables(spark, directory, 50_000 if is_quick else 2_000_000), flush=True)
     for line in plans(spark, [10_000, 100_000] if is_quick else [100_000, 1_000_000, 10_000_000]):
         print(line, flush=True)
-    print(lineages(spark, 100_000 if is_quick else 10_000_000), flush=True)
+    for line in lineages(spark, directory, [20_000] if is_quick else [100_000, 1_000_000, 3_000_000]):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from ullage_spark.carried import Carried
 from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
 from ullage_spark.lineage_events import ToldRun, queue_dataset
-from ullage_spark.reader import checked_where, table_rows
+from ullage_spark.predicates import Where
+from ullage_spark.reader import counted_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
 
@@ -109,7 +110,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = FollowOptions.of(options)
         self._schema = schema_asked(schema, self._settings.table)
-        checked_where(self._settings)
+        Where(self._settings.table, self._settings.where)  # wrong ones are refused before anything is read
         self._nodes: dict[str, FleetNode] = {}
         self._missing: Sequence[MissingNode] = ()
         self._planned: Offset = {}
@@ -164,7 +165,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, StreamPart):  # else Spark runs one task even where there is nothing
             wanted = self._wanted(partition)
-            count = yield from table_rows(self._settings, partition.node, self._schema, wanted)
+            count = yield from counted_rows(self._settings, partition.node, self._schema, wanted)
             if count != partition.count:
                 self._lose(self._gone(partition, partition.count - count))
 

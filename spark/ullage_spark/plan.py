@@ -44,6 +44,13 @@ class Budget(NamedTuple):
     resource_claims: int = 10_000
 
 
+RESOURCE_CLAIMS: Final = (
+    *(NODE, "container", "resource_claim", "file", "generation", "length", "punched_bytes", "live_bytes", "live_end"),
+    *("sealed", "intent", "archived_time", "created_time"),
+)
+"""The columns that a plan is made of."""
+
+
 def reclamation_plan(
     resource_claims: DataFrame,
     budget: Budget | None = None,

@@ -7,7 +7,7 @@ shares when their tasks run (`slots.py`).
 """
 
 from array import array
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -17,13 +17,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
 from ullage.errors import NotReachable, UllageError
-from ullage.wire.tickets import TableTicket
+from ullage.wire.documents import COUNT_MAX
+from ullage.wire.predicates import written
+from ullage.wire.tickets import ABOUT, Nothing, TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
-from ullage_spark.fleet import Roll, asked_again, called, flight_of, roll_call
+from ullage_spark.eventparts import Stretch, stretches
+from ullage_spark.fleet import Roll, ask, asked_again, called, flight_of, on_each, roll_call
 from ullage_spark.lineage_events import ToldRun
-from ullage_spark.predicates import Where
+from ullage_spark.predicates import NOTHING, Where
 from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
 from ullage_spark.slots import SlotPart, begin_scan
 from ullage_spark.tables import (
@@ -38,6 +41,8 @@ from ullage_spark.tables import (
     schema_asked,
 )
 
+EVENTS: Final = "provenance"
+
 PARTS: Final = 4
 """Tasks a node, where a snapshot lets several read it: an agent's own work is one thread a stream."""
 
@@ -45,11 +50,15 @@ PARTS: Final = 4
 class TablePart(Carried, InputPartition):
     """One share of one node's table: the same few bytes however large the table."""
 
-    def __init__(self, node: FleetNode, part: int, parts: int, snapshot: str | None) -> None:
+    def __init__(
+        self, node: FleetNode, part: int, parts: int, snapshot: str | None, stretch: Stretch = (0, None)
+    ) -> None:
+        """`stretch` is of events."""
         self.node = node
         self.part = part
         self.parts = parts
         self.snapshot = snapshot
+        self.stretch = stretch
 
 
 class RollPart(Carried, InputPartition):
@@ -57,25 +66,44 @@ class RollPart(Carried, InputPartition):
 
 
 class TableReader(Carried, DataSourceReader):
-    """See the module's text. It takes no pushed filters: see `predicates.py`."""
+    """See the module's text. It takes no pushed filters: tests/spark/test_traps.py says why."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = ReadOptions.of(options)
         settings = self._settings
         self._schema = schema
         self._rows = self._asked_for()
-        checked_where(settings)
+        self._where = Where(settings.table, settings.where)
+        if settings.table != EVENTS and (settings.after or settings.through != COUNT_MAX):
+            raise SparkSourceError(f"options after and through are of table {EVENTS}, and this is {settings.table}")
 
     def partitions(self) -> list[InputPartition]:
         settings = self._settings
         snapshots = settings.snapshots()
         if settings.table == COMPLETENESS:
             return [RollPart(None)]
-        nodes = self._discovered(at_snapshot=bool(snapshots))
+        nodes = [node for node in self._discovered(at_snapshot=bool(snapshots)) if self._where.reads(node.name)]
+        if settings.table == EVENTS:
+            return self._stretches(nodes, snapshots)
         parts = (settings.parts or (PARTS if snapshots else 1)) if settings.table in PARTED else 1
         if snapshots and settings.table in PARTED and len(nodes) > 1 and settings.locality_wait_millis:
             return begin_scan(settings, nodes, snapshots, parts)
         return [TablePart(node, part, parts, _id_of(snapshots, node.name)) for node in nodes for part in range(parts)]
+
+    def _stretches(self, nodes: Sequence[FleetNode], snapshots: Mapping[str, NodeSnapshot]) -> list[InputPartition]:
+        settings = self._settings
+        found: dict[str, list[InputPartition]] = {}
+        through = None if settings.through == COUNT_MAX else settings.through
+
+        def split(node: FleetNode) -> None:
+            about = ask(settings, node, ABOUT, Nothing())
+            rest = self._where.at(node.name)
+            stretched = stretches(about.first_sequence, about.last_sequence, rest, settings.after, through)
+            id = _id_of(snapshots, node.name)
+            found[node.name] = [TablePart(node, 0, 1, id, stretch) for stretch in stretched]
+
+        on_each(settings, nodes, split)
+        return [part for _, parts in sorted(found.items()) for part in parts]
 
     def _discovered(self, *, at_snapshot: bool) -> tuple[FleetNode, ...]:
         """A snapshot tells of its own reads. Of others Spark says no more than that they are planned."""
@@ -95,8 +123,7 @@ class TableReader(Carried, DataSourceReader):
     def _completeness(self) -> Iterator[pa.RecordBatch]:
         target = arrow_schema(self._schema)
         found = completeness(roll_call(self._settings))
-        for chosen in Where(self._settings.where).chosen(found):
-            yield from bounded(shaped(chosen, target), self._settings.batch_bytes)
+        yield from bounded(shaped(self._where.chosen(found), target), self._settings.batch_bytes)
 
     def _asked_for(self) -> StructType:
         """The table's columns that are read."""
@@ -116,21 +143,15 @@ class TableReader(Carried, DataSourceReader):
 
     def _batches(self, part: TablePart) -> Iterator[pa.RecordBatch]:
         name = self._settings.table
-        wanted = TableTicket(name=name, snapshot=part.snapshot, part=(part.part, part.parts))
+        after, through = part.stretch
+        share = (part.part, part.parts)
+        wanted = TableTicket(name=name, snapshot=part.snapshot, part=share, after=after, through=through)
         try:
             yield from table_rows(self._settings, part.node, self._rows, wanted)
         except NotReachable:
             raise
         except UllageError as refusal:
             raise SparkSourceError(f"node {part.node.name}, table {name}: {refusal}") from refusal
-
-
-def checked_where(settings: TableOptions) -> None:
-    """SparkSourceError for conditions that the table's columns cannot hold."""
-    where, known = Where(settings.where), columns_of(settings.table)
-    if unknown := sorted(where.columns - set(known)):
-        raise SparkSourceError(f"option where: table {settings.table} has no column {', '.join(unknown)}")
-    where.check(arrow_schema(StructType([StructField(*each) for each in COLUMNS[settings.table].items()])))
 
 
 def _id_of(snapshots: Mapping[str, NodeSnapshot], node: str) -> str | None:
@@ -151,21 +172,39 @@ def completeness(found: Roll) -> pa.RecordBatch:
 
 def table_rows(
     settings: TableOptions, node: FleetNode, schema: StructType, wanted: TableTicket
-) -> Generator[pa.RecordBatch, None, int]:
-    """Rows of a node's table that the option `where` lets through, in this schema; returns how many came in all."""
-    where = Where(settings.where)
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a node's table that the option `where` chooses, in this schema: the node sends no others."""
+    rest = Where(wanted.name, settings.where).at(node.name)
+    if rest in NOTHING:
+        return
     target = arrow_schema(schema)
+    for batch in _received(settings, node, target.names, msgspec.structs.replace(wanted, where=written(rest))):
+        yield from bounded(shaped(batch, target), settings.batch_bytes)
+
+
+def counted_rows(
+    settings: TableOptions, node: FleetNode, schema: StructType, wanted: TableTicket
+) -> Generator[pa.RecordBatch, None, int]:
+    """The same for who has to know how many there are without `where`, and so gets them all; returns that."""
+    where = Where(wanted.name, settings.where)
+    target = arrow_schema(schema)
+    count = 0
+    for batch in _received(settings, node, {*target.names, *where.columns}, wanted):
+        count += batch.num_rows
+        yield from bounded(shaped(where.chosen(batch), target), settings.batch_bytes)
+    return count
+
+
+def _received(
+    settings: TableOptions, node: FleetNode, names: Collection[str], wanted: TableTicket
+) -> Iterator[pa.RecordBatch]:
+    """What a node sends of these columns, under Spark's names and with the node."""
     known = columns_of(wanted.name)
-    columns = [name for name in known if name in {*target.names, *where.columns} - {NODE}] or known[1:2]
+    columns = [name for name in known if name in names and name != NODE] or known[1:2]
     fields = ON_THE_WIRE[wanted.name]
     ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns])
-    count = 0
     for batch in asked_again(settings, lambda: flight_of(settings, node).table(ticket)):
-        count += batch.num_rows
-        named = as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
-        for chosen in where.chosen(named):
-            yield from bounded(shaped(chosen, target), settings.batch_bytes)
-    return count
+        yield as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
 
 
 @lru_cache(maxsize=2)

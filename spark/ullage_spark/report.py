@@ -10,6 +10,10 @@ from pyspark.sql import Column, DataFrame, Window, functions as F
 from ullage_spark.space import AGES, HANDLES, LARGEST, NOBODY, OLDEST, SIZES
 from ullage_spark.tables import NODE
 
+RESOURCE_CLAIMS = (NODE, "resource_claim", "file", "container", "length", "punched_bytes", "archived_time")
+FLOWFILES = (NODE, "queue", "size", "resource_claim", "claim_offset", "claim_length", "entry_time")
+"""The columns that it reads."""
+
 
 def fragmentation(resource_claims: DataFrame, flowfiles: DataFrame, now_millis: int) -> DataFrame:
     """`node`, `container`, `queue`, `age`, `size`: `flowfiles`, their `live_bytes`, the `pinned_bytes` that are dead

@@ -16,6 +16,7 @@ from msgspec import Meta, field
 
 from ullage.beneath import names_below
 from ullage.contract import TOKEN_FILE, is_loopback
+from ullage.wire.documents import COUNT_MAX
 from ullage_spark.errors import SparkSourceError
 
 MIB: Final = 1 << 20
@@ -139,6 +140,8 @@ class ReadOptions(TableOptions, frozen=True, kw_only=True, rename=_option_name):
     USE: ClassVar[str] = "a read"
 
     snapshot: str = ""
+    after: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    through: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = COUNT_MAX
     parts: Annotated[int, Meta(ge=0, le=100_000)] = 0
     locality_wait_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = field(default=3_000, name="localityWait")
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -23,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from ullage.wire.matching import times
 from ullage.wire.schemas import MEANING, PUT_ATTRIBUTES, PUT_CONTENT, SCHEMAS, is_time, name_for_sql
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.settings import SourceOptions, TableOptions, of_any_use, of_use
@@ -57,9 +57,6 @@ OPENLY_KEPT: Final = (
     "option token: a catalog keeps the options of its tables, and is no place for a token; option tokenFile names the "
     "file that has it"
 )
-
-LATEST_MILLIS: Final = 253_402_300_799_999
-"""The end of the year 9999: what Python and SQL have no time behind."""
 
 
 def _kind_of(field: pa.Field) -> DataType:
@@ -111,16 +108,10 @@ def as_timestamps(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
     """
     names = {field.name: name for name, field in ON_THE_WIRE[table].items()}
     columns = [
-        _times(column) if is_time(ON_THE_WIRE[table][names[name]]) else column
+        times(column) if is_time(ON_THE_WIRE[table][names[name]]) else column
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=[names[name] for name in batch.schema.names])
-
-
-def _times(millis: pa.Array) -> pa.Array:
-    known = pc.min_element_wise(millis, pa.scalar(LATEST_MILLIS, pa.int64()), skip_nulls=False)
-    known = pc.if_else(pc.equal(known, pa.scalar(0, pa.int64())), pa.scalar(None, pa.int64()), known)
-    return known.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

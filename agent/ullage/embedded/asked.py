@@ -81,11 +81,6 @@ def events_asked(predicate: Predicate) -> EventQuery | None:
     return _within(msgspec.structs.replace(query, **texts), predicate)
 
 
-def is_by_index(query: EventQuery) -> bool:
-    """Whether only few events are looked at for it, however many there are."""
-    return bool(query.flow_file or query.related)
-
-
 def _within(query: EventQuery, predicate: Predicate) -> EventQuery | None:
     """The same, of its sequences, times and sizes alone."""
     sequence, size = bounds(predicate, "sequence"), bounds(predicate, "size")

@@ -1,60 +1,118 @@
-"""The table `provenance`: events in the order of their sequence, found through the index where a predicate lets it."""
+"""The table `provenance`, made of the columns of event files: of events that are not wanted only those are read that a
+predicate looks at, and of the others those that are asked for.
+"""
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from ullage.embedded.asked import is_by_index
 from ullage.engine.engine import Engine
-from ullage.engine.model import unpack_attributes
-from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.errors import ProvenanceDamaged
+from ullage.engine.provenance.scan import EventColumns
+from ullage.wire.matching import RowFilter
 from ullage.wire.provenance import EventQuery
+from ullage.wire.schemas import SCHEMAS
 
-Row = tuple[Any, ...]
-
-PAGE_EVENTS: Final = 10_000
-
-LOOKED_THROUGH: Final = 100_000
-"""Events that are looked through at most before anything is said of them: a second of an agent's time."""
+SCHEMA: Final = SCHEMAS["provenance"]
 
 
-def event_pages(engine: Engine, query: EventQuery, transaction: int) -> Iterator[list[Row]]:
-    """Those that a query finds up to a transaction, page by page; an empty page says that it goes on.
+class _Source(NamedTuple):
+    """What a column is made of, in an event file, and how."""
+
+    names: tuple[str, ...]
+    make: Callable[[Mapping[str, pa.Array]], pa.Array]
+
+
+def event_batches(
+    engine: Engine, query: EventQuery, transaction: int, columns: Sequence[str], rows: RowFilter
+) -> Iterator[pa.RecordBatch]:
+    """Of the events up to a transaction that a query and a filter want, these columns; a batch without rows says that
+    it goes on.
 
     ProvenanceDamaged if some of them cannot be read: a table is read to its end or not at all, since who follows it by
     sequence would never come back for these.
     """
-    after, end = max(query.after, engine.provenance.span()[0] - 1), query.before
-    is_straight = is_by_index(query) or query == EventQuery(after=query.after, before=end, limit=query.limit)
-    while end is None or after + 1 < end:
-        ahead = None if is_straight else after + 1 + LOOKED_THROUGH
-        before = end if ahead is None else ahead if end is None else min(ahead, end)
-        page = engine.history.query(msgspec.structs.replace(query, after=after, before=before, limit=PAGE_EVENTS))
-        if page.unreadable:
-            raise ProvenanceDamaged(page.unreadable[0].problem)
-        events = [event for event in page.events if event.transaction <= transaction]
-        yield list(map(_row, events))
-        if len(events) < len(page.events):
-            return
-        if page.next is not None:
-            after = page.next
-        elif before == end or before is None or before > engine.provenance.span()[1]:
-            return
+    schema = pa.schema([SCHEMA.field(name) for name in columns])
+    for run in engine.provenance.columns(query):
+        yield _batch(run, query, transaction, schema, rows)
+
+
+def _batch(
+    run: EventColumns, query: EventQuery, transaction: int, schema: pa.Schema, rows: RowFilter
+) -> pa.RecordBatch:
+    looked_at = _read(run, ("sequence", "transaction"), rows.columns)
+    if looked_at is None:
+        return _nothing(schema)
+    mask = pc.and_(_within(looked_at["sequence"], query), pc.less_equal(looked_at["transaction"], transaction))
+    mask = pc.and_(mask, rows.mask(lambda name: SOURCES[name].make(looked_at), len(mask)))
+    wanted = _read(run, (), schema.names) if mask.true_count else None
+    if wanted is None:
+        return _nothing(schema)
+    chosen = {name: column.filter(mask) for name, column in wanted.items()}
+    return pa.record_batch([SOURCES[name].make(chosen) for name in schema.names], schema=schema)
+
+
+def _nothing(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+
+
+def _within(sequences: pa.Array, query: EventQuery) -> pa.Array:
+    found = pc.greater(sequences, query.after)
+    return found if query.before is None else pc.and_(found, pc.less(sequences, query.before))
+
+
+def _read(run: EventColumns, always: Sequence[str], names: Sequence[str]) -> dict[str, pa.Array] | None:
+    """What these columns are made of; None: retention has taken the events."""
+    needed = dict.fromkeys((*always, *(each for name in names for each in SOURCES[name].names)))
+    table = run.read(list(needed))
+    return None if table is None else {name: _whole(table.column(name)) for name in needed}
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _as_it_is(name: str, of: str) -> _Source:
+    kind = SCHEMA.field(name).type
+    return _Source((of,), lambda columns: columns[of].cast(kind))
+
+
+def _attributes(columns: Mapping[str, pa.Array]) -> pa.Array:
+    """As of the event: those before it, with what it has updated, where null says that one is removed."""
+    before, updated = columns["attributes_before"], columns["attributes_updated"]
+    kind = SCHEMA.field("attributes").type
+    if not len(updated.keys):
+        return before.cast(kind)
+    if not len(before.keys) and not updated.items.null_count:
+        return updated.cast(kind)
+    pairs = zip(before.to_pylist(), updated.to_pylist(), strict=True)
+    return pa.array([_merged(dict(old), new) for old, new in pairs], kind)
+
+
+def _merged(attributes: dict[str, str], updated: Sequence[tuple[str, str | None]]) -> list[tuple[str, str]]:
+    for name, value in updated:
+        if value is None:
+            attributes.pop(name, None)
         else:
-            after = before - 1
+            attributes[name] = value
+    return list(attributes.items())
 
 
-def _row(event: ProvenanceEvent) -> Row:
-    return (
-        *(event.sequence, event.transaction, event.ordinal, event.millis, event.type.name, event.flow_file),
-        *(event.component, event.component_type, event.relationship, event.details, event.transit_uri),
-        *(event.alternate_identifier, event.duration_millis, event.queue, event.entry_millis, event.lineage_millis),
-        *(event.size, event.parent_ids, event.child_ids),
-        *(_pairs(event.attributes_before), _pairs(event.attributes)),
-    )
+def _duration(columns: Mapping[str, pa.Array]) -> pa.Array:
+    """-1: nobody has said."""
+    return pc.fill_null(columns["duration_millis"], pa.scalar(-1, pa.int64()))
 
 
-def _pairs(packed: bytes) -> list[tuple[str, str]]:
-    return list(unpack_attributes(packed).items()) if packed else []
+OWN_NAMES: Final = {
+    "uuid": "flow_file",
+    "millis": "time",
+    "entry_millis": "entry_time",
+    "lineage_millis": "lineage_time",
+}
+
+SOURCES: Final[Mapping[str, _Source]] = {
+    **{name: _as_it_is(name, OWN_NAMES.get(name, name)) for name in SCHEMA.names},
+    "duration_millis": _Source(("duration_millis",), _duration),
+    "attributes": _Source(("attributes_before", "attributes_updated"), _attributes),
+}

@@ -14,7 +14,7 @@ transactions and brings them back; a content repository keeps bytes; a provenanc
     close   content.retire_idle() | FlowFile, content and provenance repository close
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from ullage.engine.plugins import Plugins
 from ullage.engine.provenance.events import EventId, ProvenanceEvent, RecordedTransaction
 from ullage.engine.provenance.holds import Holds
 from ullage.engine.provenance.query import Page
+from ullage.engine.provenance.scan import EventColumns
 from ullage.engine.wal.loading import Watcher
 from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.state import LoggedState
@@ -188,6 +189,12 @@ class ProvenanceRepository(Protocol):
     def query(self, query: EventQuery) -> Page:
         """A page of the durable events that match, in order of their sequence numbers, which begin with 1 and leave no
         gap. InvalidArgument for an impossible query. What cannot be read is passed over, and told.
+        """
+        ...
+
+    def columns(self, query: EventQuery) -> Iterator[EventColumns]:
+        """Runs of durable events, column by column, oldest first, in which those are that match; others may be, too.
+        InvalidArgument as for `query`; ProvenanceDamaged for one that cannot be read.
         """
         ...
 

@@ -8,6 +8,7 @@ from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.events import EventId, ProvenanceEvent, RecordedTransaction, size_of
 from ullage.engine.provenance.holds import Holds, Retained, expired
 from ullage.engine.provenance.query import Page, event_at, page_of, possible, touches
+from ullage.engine.provenance.scan import EventColumns, told_runs
 from ullage.engine.provenance.series import expand
 from ullage.engine.provenance.tail import Numbered, Tail
 from ullage.errors import EventNotFound
@@ -41,6 +42,9 @@ class MemoryProvenanceRepository:
     def query(self, query: EventQuery) -> Page:
         query, kept = possible(query), self._kept()
         return page_of(self._events(kept, query), query, self._removed_through)
+
+    def columns(self, query: EventQuery) -> Iterator[EventColumns]:
+        return told_runs(self._kept(), query, self._queue_name)
 
     def find(self, id: EventId) -> ProvenanceEvent:
         for each in self._kept():

@@ -39,6 +39,9 @@ SAID = re.compile(r"^ullage(?:_spark)?\.errors\.(\w+): (.+)$", re.MULTILINE)
 """An error of ours, or a node's refusal, at the end of a worker's stack."""
 
 ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+LINEAGE = ("time", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details")
+"""Columns that a lineage shows."""
+
 ROWS_SHOWN = 40
 """Rows that people see; --json has all, --output keeps them."""
 
@@ -98,8 +101,10 @@ def spark() -> None:
 def report(fleet: dict[str, str], output: str, as_json: bool) -> None:
     """Who pins which disk: dead bytes that cannot be given back yet, by node, disk, queue, age and size."""
     with _snapshot(fleet) as held:
-        job = importlib.import_module("ullage_spark.report").fragmentation
-        found = job(held.table("resource_claims"), held.table("flowfiles"), int(time.time() * 1000))
+        job = importlib.import_module("ullage_spark.report")
+        files = held.table("resource_claims", columns=job.RESOURCE_CLAIMS)
+        flow_files = held.table("flowfiles", columns=job.FLOWFILES, where="resource_claim IS NOT NULL")
+        found = job.fragmentation(files, flow_files, int(time.time() * 1000))
         _answer(found, output, as_json=as_json)
 
 
@@ -120,9 +125,8 @@ def plan(
         job = importlib.import_module("ullage_spark.plan")
         if policy not in job.POLICIES:
             raise click.UsageError(f"--policy: one of {', '.join(job.POLICIES)}")
-        made = job.reclamation_plan(
-            held.table("resource_claims"), job.Budget(budget), windows=held.table("windows"), policy=policy
-        ).cache()
+        files = held.table("resource_claims", columns=job.RESOURCE_CLAIMS)
+        made = job.reclamation_plan(files, job.Budget(budget), windows=held.table("windows"), policy=policy).cache()
         if summary:
             Path(summary).write_text(_in_a_line(job.total(made), held.missing), encoding="utf-8")
         if not run:
@@ -150,9 +154,8 @@ def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_j
     """What a FlowFile was made from and what became of it, on all nodes."""
     with _snapshot(fleet, holds=False) as held:
         job = importlib.import_module("ullage_spark.lineage").lineage
-        found = job(held.table("provenance"), flow_file, depth=depth)
-        columns = ["time", "node", "type", "uuid", "parents", "children", "component", "queue", "size", "details"]
-        _answer(found.events.select(*columns), output, as_json=as_json)
+        found = job(held, flow_file, depth=depth, columns=(*LINEAGE, "sequence"))
+        _answer(found.events.select(*LINEAGE), output, as_json=as_json)
     if not found.is_whole:
         say("there is more of it: ask with a larger --depth, or from another of its FlowFiles")
 

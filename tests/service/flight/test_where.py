@@ -18,9 +18,10 @@ from tests.service.flight.peer import Peer
 from tests.service.flight.test_flow_files_table import filled
 from tests.support import ManualClock, Workshop, committing, event_store
 from tests.wire.test_where import HOSTILE
-from ullage.embedded import eventtable
 from ullage.engine.provenance.manifest import EventFile
+from ullage.engine.provenance.scan import EventColumns
 from ullage.wire.matching import RowFilter
+from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS, is_time
 
 OVERHEAD = 1.2
@@ -264,23 +265,25 @@ def test_a_stream_that_finds_nothing_gives_signs_of_life(workshop: Workshop, mon
     """A batch without rows now and then, and none in between."""
     clock = ManualClock()
     repository = workshop.make(clock=clock)
-    with committing(repository) as session:
-        session.ingest("in", [b"x"] * 95, {})
-    monkeypatch.setattr(eventtable, "LOOKED_THROUGH", 10)
-    query = repository.history.query
+    for _ in range(10):
+        with committing(repository) as session:
+            session.ingest("in", [b"x"], {})
+        repository.provenance.drain()
+    runs = repository.provenance.columns
 
-    def slow(*args: Any) -> Any:
-        clock.advance(3.4)
-        return query(*args)
+    def slow(query: EventQuery) -> Iterator[EventColumns]:
+        for run in runs(query):
+            clock.advance(3.4)
+            yield run
 
-    monkeypatch.setattr(repository.history, "query", slow)
+    monkeypatch.setattr(repository.provenance, "columns", slow)
     peer = Peer(repository)
     body = json.dumps({"kind": "table", "name": "provenance", "where": "component = 'nobody'"}).encode()
     with raw.raw(peer.server.url) as client:
         answer = client.call("DoGet", raw.ticket(body))
 
     assert answer.status == grpc.StatusCode.OK
-    assert len(answer.messages) == 1 + 3  # the schema, and one for every three of ten pages
+    assert len(answer.messages) == 1 + 3  # the schema, and one for every three of ten runs
     peer.close()
 
 

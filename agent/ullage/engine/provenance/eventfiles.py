@@ -157,6 +157,14 @@ class EventFiles:
         with self._naming(file), self._lock:  # one reader at a time moves the file's position
             return self._opened(file).parquet.read_row_group(group, columns=columns, use_threads=False)
 
+    def columns(self, file: EventFile, group: int, names: Sequence[str]) -> pa.Table:
+        """These columns of a row group, in this order and of the types that they have in every event file; as
+        `group_rows`, also if it has others: their names have no checksum.
+        """
+        target = pa.schema([schema().field(name) for name in names])
+        with self._naming(file):
+            return self.read(file, group, names).select(names).cast(target)
+
     def scan(self, file: EventFile, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Row groups with the sequence number of their first row; as `read`."""
         rows = self.group_rows(file)

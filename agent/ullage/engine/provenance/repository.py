@@ -1,11 +1,14 @@
 """The provenance repository that is ours: event files (store.py), found through an index (index.py)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import msgspec
 
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.index import ProvenanceIndex
-from ullage.engine.provenance.query import Page, event_at
+from ullage.engine.provenance.query import Page, event_at, possible
+from ullage.engine.provenance.scan import EventColumns, scan
 from ullage.engine.provenance.search import search
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.errors import EventNotFound
@@ -23,6 +26,12 @@ class FileProvenanceRepository(ProvenanceStore):
 
     def query(self, query: EventQuery) -> Page:
         return search(self, self._opened_index(), query)
+
+    def columns(self, query: EventQuery) -> Iterator[EventColumns]:
+        query, index = possible(query), self._opened_index()
+        # Of a type there are so many events that to look each of them up takes longer than to read its column.
+        rare = msgspec.structs.replace(query, types=[])
+        return scan(self, None if index is None else index.lookup(rare), query)
 
     def find(self, id: EventId) -> ProvenanceEvent:
         manifest, newest = self.snapshot()

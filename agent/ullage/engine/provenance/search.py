@@ -70,7 +70,7 @@ class _Search:
         for numbered in reversed(newest) if query.newest_first else newest:
             millis = numbered.told.millis
             is_near = touches(query, numbered.first_sequence, numbered.last_sequence, millis, millis)
-            if is_near and _may_hold(numbered.told.operations, query, wanted):
+            if is_near and may_hold(numbered.told.operations, query, wanted):
                 yield from self._told(numbered)
 
     def _told(self, numbered: Numbered) -> Iterator[ProvenanceEvent]:
@@ -146,7 +146,7 @@ class _Search:
             yield from self._store.event_files.events(file, taken)
 
 
-def _may_hold(operations: Sequence[Operation], query: EventQuery, wanted: set[bytes]) -> bool:
+def may_hold(operations: Sequence[Operation], query: EventQuery, wanted: set[bytes]) -> bool:
     """Whether a transaction may hold such events, without telling them: the newest ones may be many."""
     for operation in operations:
         if type(operation) is not LoggedEvents or query.component not in ("", operation.component):

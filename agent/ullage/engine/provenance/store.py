@@ -78,7 +78,7 @@ class ProvenanceStore:
         self._files = files
         self._settings = settings
         self._clock = parts.clock
-        self._queue_name = queue_name
+        self.queue_name = queue_name
         self._directory = os.path.join(root, PROVENANCE)
         self._place = ManifestFile(files, os.path.join(self._directory, MANIFEST), parts.repository)
         self.event_files = EventFiles(files, root, directories)
@@ -276,7 +276,7 @@ class ProvenanceStore:
 
     def expand(self, numbered: Numbered) -> Iterator[ProvenanceEvent]:
         """The events of a transaction that is not in an event file yet."""
-        return expand(numbered.told, numbered.first_sequence, self._queue_name)
+        return expand(numbered.told, numbered.first_sequence, self.queue_name)
 
     def problems(self, *, deep: bool) -> list[str]:
         """What `check` has to say: event files that are missing or, with `deep`, changed, as the manifest may be."""
@@ -360,12 +360,12 @@ class ProvenanceStore:
         try:
             written = encode(
                 (series for numbered in run for series in series_of(*numbered)),
-                self._queue_name,
+                self.queue_name,
                 compress=self._settings.compress_on_rollover,
             )
         except UNUSABLE:
             for at, numbered in enumerate(run):
-                if reason := why_untellable(series_of(*numbered), self._queue_name):
+                if reason := why_untellable(series_of(*numbered), self.queue_name):
                     return self._move(run[:at]) if at else self._pass_over(numbered, reason)
             raise
         self._settle(run, files=(*self.manifest.files, self._written(run, written)))

@@ -1,0 +1,142 @@
+"""Events column by column: for who reads many of them, or few columns of each.
+
+A run of events is a row group of an event file, or some that only the log holds. Columns are read when they are asked
+for, so whoever sees in one that nothing of a run is wanted reads no other. What a query asks of the index leaves out
+runs, and never decides on an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+from ullage.engine.model import parse_uuid
+from ullage.engine.provenance.arrow import pa
+from ullage.engine.provenance.columns import ROW_GROUP_ROWS, schema, to_batch
+from ullage.engine.provenance.index import NO_CANDIDATES, FileLookup
+from ullage.engine.provenance.manifest import EventFile
+from ullage.engine.provenance.query import possible, touches
+from ullage.engine.provenance.search import may_hold
+from ullage.engine.provenance.series import Series, chunks, series_of
+from ullage.engine.provenance.shard import ShardDamaged
+from ullage.engine.provenance.store import ProvenanceStore
+from ullage.engine.provenance.tail import Numbered
+from ullage.engine.wal.state import UNUSABLE
+from ullage.errors import ProvenanceDamaged
+from ullage.wire.provenance import EventQuery
+
+QueueName = Callable[[int], str]
+
+
+class EventColumns(NamedTuple):
+    """`events` of them in the order of their sequence. `read` gives columns of an event file's schema, and None if
+    retention has taken them meanwhile; ProvenanceDamaged.
+    """
+
+    first_sequence: int
+    events: int
+    read: Callable[[Sequence[str]], Any]
+
+
+def scan(store: ProvenanceStore, lookup: FileLookup | None, query: EventQuery) -> Iterator[EventColumns]:
+    """Runs in which events may be that a query is about, oldest first; some of theirs are others."""
+    manifest, newest = store.snapshot()
+    for file in manifest.files:
+        if touches(query, file.first_sequence, file.last_sequence, file.millis_min, file.millis_max):
+            yield from _of_file(store, file, None if lookup is None else lookup(file), query)
+    yield from told_runs(newest, query, store.queue_name)
+
+
+def told_runs(newest: Iterable[Numbered], query: EventQuery, queue_name: QueueName) -> Iterator[EventColumns]:
+    """Runs of those that only the log holds."""
+    query = possible(query)
+    wanted = {parse_uuid(uuid) for uuid in (query.flow_file, *query.related) if uuid}
+    for together in _neighbours(each for each in newest if _may_hold(each, query, wanted)):
+        for chunk in chunks(chain.from_iterable(map(_series, together)), ROW_GROUP_ROWS):
+            events = sum(len(series.after) for series in chunk)
+            yield EventColumns(chunk[0].sequence, events, _Told(chunk, queue_name).read)
+
+
+def _may_hold(numbered: Numbered, query: EventQuery, wanted: set[bytes]) -> bool:
+    millis = numbered.told.millis
+    is_near = touches(query, numbered.first_sequence, numbered.last_sequence, millis, millis)
+    return is_near and may_hold(numbered.told.operations, query, wanted)
+
+
+def _neighbours(newest: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Transactions whose events follow each other without a gap."""
+    together: list[Numbered] = []
+    for each in newest:
+        if together and (
+            each.first_sequence != together[-1].last_sequence + 1
+            or each.last_sequence - together[0].first_sequence >= ROW_GROUP_ROWS
+        ):
+            yield together
+            together = []
+        together.append(each)
+    if together:
+        yield together
+
+
+def _series(numbered: Numbered) -> list[Series]:
+    try:
+        return list(series_of(*numbered))
+    except UNUSABLE as error:
+        raise ProvenanceDamaged(
+            f"the events of transaction {numbered.told.transaction} cannot be told: {error}"
+        ) from error
+
+
+class _Told:
+    """What only the log holds, as columns: all are worked out together, once."""
+
+    def __init__(self, chunk: Sequence[Series], queue_name: QueueName) -> None:
+        self._chunk = chunk
+        self._queue_name = queue_name
+        self._table: pa.Table | None = None
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        if self._table is None:
+            self._table = pa.Table.from_batches([to_batch(self._chunk, self._queue_name)], schema())
+        return self._table.select(list(names))
+
+
+def _of_file(
+    store: ProvenanceStore, file: EventFile, found: Iterator[int] | None, query: EventQuery
+) -> Iterator[EventColumns]:
+    if found is NO_CANDIDATES:
+        return
+    files = store.event_files
+    try:
+        rows = files.group_rows(file)
+        groups: Iterable[int] = files.groups(file)
+        if found is not None:
+            groups = _groups(file, rows, found, groups)
+    except ProvenanceDamaged:
+        if file in store.manifest.files:
+            raise
+        return
+    for group in groups:
+        first = file.first_sequence + group * rows
+        last = min(first + rows - 1, file.last_sequence)
+        if touches(query, first, last, file.millis_min, file.millis_max):
+            yield EventColumns(first, last - first + 1, partial(_read, store, file, group))
+
+
+def _groups(file: EventFile, rows: int, found: Iterator[int], every: Iterable[int]) -> Iterable[int]:
+    """Row groups that have candidates; all of them if the index breaks off."""
+    try:
+        return sorted({(sequence - file.first_sequence) // rows for sequence in found})
+    except ShardDamaged:
+        return every
+
+
+def _read(store: ProvenanceStore, file: EventFile, group: int, names: Sequence[str]) -> pa.Table | None:
+    try:
+        return store.event_files.columns(file, group, names)
+    except ProvenanceDamaged:
+        if file in store.manifest.files:
+            raise
+        return None
