@@ -82,7 +82,7 @@ class Moment:
                     *(run.id, run.owner, run.reason, run.began_millis, run.ended_millis, run.steps_done),
                     *(run.freed_bytes, 0 if run.report is None else run.report.copied_bytes, run.problem),
                 )
-                for run in reclamation.runs()
+                for run in (*self.repository.runs.upkeep(), *reclamation.runs())
             ),
             "windows": lambda: map(attrgetter(*SCHEMAS["windows"].names), reclamation.windows()),
             "content": partial(self._content, shares),
