@@ -195,7 +195,7 @@ class Struck:
 def task(work: Callable[[], Any]) -> Any:
     """As Spark runs it: again if it fails, and the job fails if it fails too often."""
     for _ in range(TRIES - 1):
-        with contextlib.suppress(*OWN):
+        with contextlib.suppress(*OWN):  # the last try raises it
             return work()
     return work()
 
@@ -263,7 +263,7 @@ class Reading(Life):
         settings = SourceOptions.of({"endpoint": self.endpoint})
         for node in moment.nodes:
             renewal = SnapshotRenewal(id=json.loads(moment.id)[node.name]["id"], ttl_millis=60_000)
-            with contextlib.suppress(UllageError):
+            with contextlib.suppress(UllageError):  # as the driver's own beats: the next one may arrive
                 asking.flight_of(settings, node).act(RENEW, renewal, timeout_seconds=10)
 
     def judge(self, *, is_replaced: bool, last: Exception | None) -> None:
@@ -290,7 +290,7 @@ class Writing(Life):
             messages += (self._task(writer, number) for number in (0, 1))
             writer.commit(messages)
         except OWN:
-            with contextlib.suppress(*OWN):
+            with contextlib.suppress(*OWN):  # Spark tells of it, and raises what failed first
                 writer.abort(messages)
             raise
 
