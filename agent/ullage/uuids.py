@@ -1,9 +1,12 @@
 """UUIDs as the records hold them: 16 bytes, and many of them joined."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 UUID_BYTES = 16
+
+_TEXT_LENGTH = 36
+_DASHES = (8, 13, 18, 23)
 
 _VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
 _VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
@@ -31,6 +34,25 @@ def parse_uuid(text: str) -> bytes:
     if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
         raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")
     return uuid
+
+
+def parse_uuids(texts: Sequence[str]) -> list[bytes] | None:
+    """The same of many in one step; None unless all are written alike, as `format_uuid` does or as 32 digits alone."""
+    joined, count = "".join(texts), len(texts)
+    lengths = set(map(len, texts))
+    if lengths == {_TEXT_LENGTH}:
+        if joined.count("-") != 4 * count or any(joined[at::_TEXT_LENGTH] != "-" * count for at in _DASHES):
+            return None
+        joined = joined.replace("-", "")
+    elif lengths != {2 * UUID_BYTES}:
+        return None
+    try:
+        found = bytes.fromhex(joined)
+    except ValueError:
+        return None
+    if len(found) != UUID_BYTES * count:  # `fromhex` skips spaces
+        return None
+    return list(split_uuids(found))
 
 
 def split_uuids(joined: bytes) -> Iterator[bytes]:

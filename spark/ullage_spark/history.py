@@ -4,7 +4,7 @@ A program over Arrow, without Spark: it moves rows that nodes send as Arrow into
 only cost. A run reads what there is when it begins, node by node, some of each at a time, and ends; cron starts it.
 
     state of `events`   of each node the repository and the last sequence that is in the table: each event is there once
-    state of `runs`     of each node the runs that it remembers and the table has: each run is there once, when it ended
+    state of `runs`     of each node when the last run that the table has ended: each is there once
     `space`             what each node holds when the run looks
 
 A node that does not answer is left as it is: what it has is read once it is there again.
@@ -116,6 +116,23 @@ def fed(tables: Mapping[str, HistoryTable], options: Mapping[str, Any], clock: C
     files = [tables[name].location for name in TIMES]
     with ToldRun.of("ullage.history", settings, inputs=read, files=files).told():
         return _Feeding(tables, settings, clock).carried_out()
+
+
+def _not_in(ended: pa.RecordBatch, known: dict[str, Any]) -> tuple[pa.RecordBatch, dict[str, Any]]:
+    """Runs that have ended since those that are known, and what is known with them. Several may end in a millisecond,
+    of which only some were there to be seen.
+    """
+    millis = ended.column("ended_time").cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).to_pylist()
+    runs = ended.column("run").to_pylist()
+    last = max(millis, default=known["millis"])
+    ended_by = known["millis"]
+    is_new = [
+        at > ended_by or (at == ended_by and run not in known["runs"]) for at, run in zip(millis, runs, strict=True)
+    ]
+    if not any(is_new):
+        return ended.slice(0, 0), known
+    latest = [run for at, run in zip(millis, runs, strict=True) if at == last]
+    return ended.filter(pa.array(is_new, pa.bool_())), {"millis": last, "runs": latest}
 
 
 class _Feeding:
@@ -271,10 +288,8 @@ class _Feeding:
         with self._files("space") as space, self._files("runs") as runs:
             for name, (parts, ended) in sorted(found.items()):
                 space.write(parts)
-                known = frozenset(state.get(name, ()))
-                named = ended.column("run").to_pylist()
-                runs.write(ended.filter(pa.array([run not in known for run in named], pa.bool_())))
-                state[name] = named
+                new, state[name] = _not_in(ended, state.get(name, {"millis": 0, "runs": []}))
+                runs.write(new)
             # Each table is a commit of its own. A run that is killed in between looks again.
             self._commit("space", {}, space.close())
             self._commit("runs", state, runs.close())

@@ -1,4 +1,5 @@
 import gc
+import re
 import uuid
 from typing import Any, get_args
 
@@ -46,6 +47,7 @@ from ullage.engine.model import (
     updated,
 )
 from ullage.engine.wal.serde import operation_count
+from ullage.uuids import parse_uuids
 
 A = b"a" * 16
 B = b"b" * 16
@@ -116,6 +118,30 @@ def test_what_is_no_uuid_is_refused(text: str) -> None:
     """Anything but 32 hexadecimal digits, with or without dashes, is a ValueError."""
     with pytest.raises(ValueError, match=r"uuid|hexadecimal"):
         parse_uuid(text)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(min_size=16, max_size=16).map(format_uuid),
+            st.binary(min_size=16, max_size=16).map(bytes.hex),
+            st.text(alphabet="0f- -", min_size=30, max_size=38),
+            st.sampled_from(["0" * 31 + " ", "0" * 33 + "---", "0" * 31 + "-----", "-" * 36, "\ud800" * 32]),
+        ),
+        max_size=4,
+    )
+)
+def test_many_uuids_are_read_as_each_is(texts: list[str]) -> None:
+    """Or not at once, if they are written in different ways, or one of them is none."""
+    found = parse_uuids(texts)
+
+    assert found is None or found == list(map(parse_uuid, texts))
+    if texts and len({len(text) for text in texts}) == 1 and all(is_uuid(text) for text in texts):
+        assert found is not None
+
+
+def is_uuid(text: str) -> bool:
+    return re.fullmatch("[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", text) is not None
 
 
 def test_joined_uuids_come_apart_in_order() -> None:

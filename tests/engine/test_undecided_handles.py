@@ -9,8 +9,8 @@ from tests.failing_files import FailingFiles, Gate
 from tests.support import Workshop, committing
 from tests.threads import begin
 from ullage.engine.engine import Engine
-from ullage.engine.model import parse_uuid
-from ullage.errors import CommitOutcomeUnknown, DiskFull, HandleDeleted, HandleNotFound, RepositoryStopped
+from ullage.engine.model import FlowFileRecord, parse_uuid
+from ullage.errors import CommitOutcomeUnknown, DiskFull, HandleDeleted, HandleNotFound, RepositoryStopped, UllageError
 
 DAY = 24 * 3600
 
@@ -19,8 +19,15 @@ LOOKS: dict[str, Callable[[Engine, str], object]] = {
     "get": lambda repository, handle: repository.handles.get(handle).read(),
     "get_deleted": lambda repository, handle: repository.handles.get(handle, includes_deleted=True).read(),
     "record": lambda repository, handle: repository.handles.record(parse_uuid(handle)).id,
+    "records": lambda repository, handle: found(repository.handles.records([parse_uuid(handle)])[0]).id,
     "page": lambda repository, handle: {record.id for record in repository.handles.page(b"", 10)} & {handle},
 }
+
+
+def found(one: FlowFileRecord | UllageError) -> FlowFileRecord:
+    if isinstance(one, UllageError):
+        raise one
+    return one
 
 
 @pytest.fixture

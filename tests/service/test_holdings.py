@@ -21,6 +21,7 @@ from ullage.errors import QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids, parse_uuid
 from ullage.wire.frames import ClaimKey
 from ullage_agent.service.audit import AuditLog, lines_of
+from ullage_agent.service.flight.snapshots import SNAPSHOT_BYTES
 from ullage_agent.service.limits import Limits
 
 SMALL = Limits(
@@ -35,8 +36,8 @@ SMALL = Limits(
     flight_calls_each=2,
     flight_controls=4,
     flight_controls_each=2,
-    snapshots=4,
-    snapshots_each=2,
+    snapshot_bytes=5 * SNAPSHOT_BYTES,
+    snapshot_bytes_each=3 * SNAPSHOT_BYTES - 1,
     leases_each=2,
     holds_each=2,
     writes_each=2,
@@ -108,7 +109,7 @@ def test_over_http_one_at_its_quota_leaves_room(
 @pytest.mark.parametrize(
     ("quota", "name", "body"),
     [
-        ("snapshots_each", "snapshot", lambda _: {}),
+        ("snapshot_bytes_each", "snapshot", lambda _: {}),
         ("holds_each", "hold-events", lambda number: {"holder": f"h{number}"}),
         ("writes_each", "write-begin", lambda number: {"write": f"{number:032x}"}),
     ],
@@ -195,8 +196,8 @@ def _socket(secured: Secured, name: str) -> SocketClient:
 
 def test_the_anonymous_are_bounded_together(tmp_path: Path) -> None:
     """They may be anybody: where nobody is asked for a token, the bound of all is the only one, of everything."""
-    limits = Limits(**dict.fromkeys(("requests_each", "flight_calls_each", "sessions_each", "snapshots_each"), 0))
-    limits = msgspec.structs.replace(limits, sessions=2, snapshots=2)
+    limits = Limits(**dict.fromkeys(("requests_each", "flight_calls_each", "sessions_each", "snapshot_bytes_each"), 0))
+    limits = msgspec.structs.replace(limits, sessions=2, snapshot_bytes=3 * SNAPSHOT_BYTES - 1)
     with Running(document_at(tmp_path / "r", service={"flight_port": 0}), limits) as running:
         sessions = [running.client.post("/v1/sessions", json={}) for _ in range(3)]
         with flight.connect(running.server.urls["flight"]) as client:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from ullage.engine.content.checksum import BLOCK_BYTES as BLOCK_BYTES
 from ullage.engine.engine import Engine
 from ullage.engine.handles import HandlePut as HandlePut
-from ullage.engine.ledger.placement import pin_bytes
+from ullage.engine.ledger.placement import pin_many
 from ullage.engine.model import ContentClaim, FlowFileRecord, Operation
 from ullage.engine.session import ProcessSession
 from ullage.streams import ContentStream
@@ -44,9 +44,7 @@ def pinned(engine: Engine, claims: Sequence[ContentClaim]) -> Iterator[None]:
     ledger, forgotten = engine.ledger, engine.forgotten
     held: list[ContentClaim] = []
     try:
-        for claim in claims:
-            pin_bytes(ledger, claim)
-            held.append(claim)
+        pin_many(ledger, claims, held)
         yield
     except GeneratorExit:  # a generator that is closed here may just be collected: no lock may be taken
         forgotten.later(lambda: ledger.unpin(held))

@@ -1,19 +1,19 @@
 """Many contents in one stream: handles or claims, or ranges of them, in record batches of a few MiB."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from ullage.contract import QueueUse
 from ullage.embedded.content import BLOCK_BYTES, pinned
 from ullage.embedded.deleted import Deleted
 from ullage.embedded.flowfiles import ROWS
-from ullage.embedded.outgoing import CONTENT_BYTES, OutgoingBatch
+from ullage.embedded.outgoing import CONTENT_BYTES, OutgoingBatch, absent
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.embedded.tables import packed
 from ullage.engine.engine import Engine
 from ullage.engine.handles import parse_handle
-from ullage.engine.model import ContentClaim
+from ullage.engine.model import ContentClaim, FlowFileRecord
 from ullage.errors import (
     ClaimGone,
     ContentCorrupt,
@@ -25,15 +25,17 @@ from ullage.errors import (
     UllageError,
 )
 from ullage.interface.checks import own_id
+from ullage.uuids import parse_uuids
 from ullage.wire.problems import problem_of
 from ullage.wire.schemas import GET_SCHEMA
 from ullage.wire.tickets import ContentTicket
 
 GONE: Final = problem_of(ClaimGone("")).slug
 FORBIDDEN: Final = problem_of(Forbidden("")).slug
+UNSATISFIABLE: Final = problem_of(RangeNotSatisfiable("", 0)).slug
 
-Row = tuple[int, int, bytes | memoryview | None, str | None]
-"""Item, offset, content, and the slug of a problem."""
+LOOKED_UP: Final = 256
+"""Handles that are looked up at a time: few of them change before their content is read."""
 
 
 class Wanted(NamedTuple):
@@ -69,23 +71,100 @@ def content_batches(repository: EmbeddedRepository, ticket: ContentTicket) -> It
         repository.acting.require(QueueUse.READ)
     elif ticket.seals is None:
         repository.acting.require_everywhere(QueueUse.READ, "reading by claims without the column seal of flowfiles")
-    groups = _groups(_wanted(repository, ticket))
-    rows = chain.from_iterable(_read(repository.engine, group) for group in groups)
-    return packed(rows, GET_SCHEMA, GET_SCHEMA.names)
+    return _batches(repository.engine, _groups(_wanted(repository, ticket)))
+
+
+class _Rows:
+    """What a batch will hold, by column: of many small contents no object is made but what is sent of them."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._items: list[int] = []
+        self._offsets: list[int] = []
+        self._contents: list[bytes | memoryview | None] = []
+        self._problems: list[str | None] = []
+        self._has_problem = False
+        self._size = 0
+
+    def add_whole(self, items: Sequence[int], contents: Sequence[bytes | memoryview], size: int) -> None:
+        """Whole contents, so many bytes together."""
+        self._items += items
+        self._offsets += [0] * len(items)
+        self._contents += contents
+        self._problems += [None] * len(items)
+        self._size += size
+
+    def add(self, item: int, offset: int, content: bytes | memoryview | None, problem: str | None) -> None:
+        """A piece, or the slug of what is wrong."""
+        self._items.append(item)
+        self._offsets.append(offset)
+        self._contents.append(content)
+        self._problems.append(problem)
+        self._has_problem |= problem is not None
+        self._size += len(content or b"")
+
+    def has_room(self, size: int) -> bool:
+        """For so many bytes more; always while nothing is there."""
+        return not self._items or (self._size + size <= CONTENT_BYTES and len(self._items) < ROWS)
+
+    def taken(self) -> Iterator[OutgoingBatch]:
+        """The batch, if there is something for it; then nothing is left."""
+        if not self._items:
+            return
+        fields = {field.name: field.type for field in GET_SCHEMA}
+        problems = self._problems if self._has_problem else pa.nulls(len(self._items))
+        arrays = [
+            pa.array(self._items, fields["item"]),
+            pa.array(self._offsets, fields["offset"]),
+            absent(self._contents, fields["content"]),
+            pa.array(problems, fields["problem"]),
+        ]
+        contents = [content for content in self._contents if content]
+        self._clear()
+        yield OutgoingBatch(pa.record_batch(arrays, schema=GET_SCHEMA), contents)
+
+
+def _batches(engine: Engine, groups: Iterator[list[Wanted]]) -> Iterator[OutgoingBatch]:
+    rows = _Rows()
+    for group in groups:
+        size = sum(item.size for item in group)
+        if not rows.has_room(size):
+            yield from rows.taken()
+        for _ in _read(engine, group, size, rows):
+            if not rows.has_room(1):
+                yield from rows.taken()
+    yield from rows.taken()
 
 
 def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
     yield from _wanted_claims(repository, ticket)
-    for item, handle in enumerate(ticket.handles or ()):
+    handles, ranges = ticket.handles or [], ticket.ranges
+    for begin in range(0, len(handles), LOOKED_UP):
+        for item, found in enumerate(_records(repository, handles[begin : begin + LOOKED_UP]), begin):
+            if isinstance(found, UllageError):
+                yield Wanted(item, problem=problem_of(found).slug)
+                continue
+            start, size = (0, found.size) if ranges is None else ranges[item]
+            if start + size > found.size:
+                yield Wanted(item, problem=UNSATISFIABLE)
+            else:
+                yield Wanted(item, found.claim, found.start + start, size)
+
+
+def _records(repository: EmbeddedRepository, handles: Sequence[str]) -> Sequence[FlowFileRecord | UllageError]:
+    """Of each its record, or why there is none."""
+    store = repository.engine.handles
+    if (uuids := parse_uuids(handles)) is not None:
+        return store.records(uuids)
+    found: list[FlowFileRecord | UllageError] = []
+    for handle in handles:
         try:
-            record = repository.engine.handles.record(parse_handle(own_id(handle, repository.node)))
-            start, size = (0, record.size) if ticket.ranges is None else ticket.ranges[item]
-            if start + size > record.size:
-                raise RangeNotSatisfiable(f"range {start}+{size} of {record.size} bytes", record.size)
+            found.append(store.record(parse_handle(own_id(handle, repository.node))))
         except UllageError as error:
-            yield Wanted(item, problem=problem_of(error).slug)
-        else:
-            yield Wanted(item, record.claim, record.start + start, size)
+            found.append(error)
+    return found
 
 
 def _wanted_claims(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
@@ -98,7 +177,7 @@ def _wanted_claims(repository: EmbeddedRepository, ticket: ContentTicket) -> Ite
         if not reads_all and (seals is None or not repository.seals.allow(acting, ledger, seals[item], address)):
             yield Wanted(item, problem=FORBIDDEN)
         elif start + size > claim.length or at + count > size:
-            yield Wanted(item, problem="range-not-satisfiable")
+            yield Wanted(item, problem=UNSATISFIABLE)
         elif deleted.hides(claim):
             yield Wanted(item, problem=GONE)
         else:
@@ -111,40 +190,47 @@ def _groups(items: Iterator[Wanted]) -> Iterator[list[Wanted]]:
     group: list[Wanted] = []
     size = 0
     for item in items:
-        if group and (not item.is_small or size >= CONTENT_BYTES or len(group) >= ROWS):
+        is_small = item.is_small
+        if group and (not is_small or size >= CONTENT_BYTES or len(group) >= ROWS):
             yield group
             group, size = [], 0
         group.append(item)
-        size += item.size if item.is_small else CONTENT_BYTES  # nothing goes along with it
+        size += item.size if is_small else CONTENT_BYTES  # nothing goes along with it
     if group:
         yield group
 
 
-def _read(engine: Engine, group: Sequence[Wanted]) -> Iterator[Row]:
+def _read(engine: Engine, group: Sequence[Wanted], size: int, rows: _Rows) -> Iterator[None]:
+    """Add what was read, of so many bytes together; yields whenever something was."""
     claims = [item.claim for item in group if item.claim is not None]
     try:
         with pinned(engine, claims):
             if len(group) == 1:
-                yield from _pieces(engine, group[0])
+                yield from _pieces(engine, group[0], rows)
             else:
-                contents = engine.reader.read_many(claims)
-                yield from ((item.item, 0, content, None) for item, content in zip(group, contents, strict=True))
+                rows.add_whole([item.item for item in group], engine.reader.read_many(claims), size)
+                yield
     except (ClaimGone, ContentCorrupt, ContentMissing) as error:
         if len(group) == 1:
-            yield group[0].item, 0, None, problem_of(error).slug
+            rows.add(group[0].item, 0, None, problem_of(error).slug)
+            yield
         else:
-            yield from chain.from_iterable(_read(engine, [item]) for item in group)
+            for item in group:
+                yield from _read(engine, [item], item.size, rows)
 
 
-def _pieces(engine: Engine, item: Wanted) -> Iterator[Row]:
+def _pieces(engine: Engine, item: Wanted, rows: _Rows) -> Iterator[None]:
     """An address may be of content that is dead, and there as long as somebody's lease lasts."""
     if item.claim is None or item.size == 0:
-        yield item.item, 0, None if item.problem else b"", item.problem
+        rows.add(item.item, 0, None if item.problem else b"", item.problem)
+        yield
         return
     at = 0
     try:
         for piece in engine.reader.stream(item.claim, item.start, item.size):
-            yield item.item, at, piece, None
+            rows.add(item.item, at, piece, None)
             at += len(piece)
+            yield
     except (ContentCorrupt, ContentMissing, ContentReclaimed) as error:
-        yield item.item, at, None, GONE if item.is_doubtful else problem_of(error).slug
+        rows.add(item.item, at, None, GONE if item.is_doubtful else problem_of(error).slug)
+        yield

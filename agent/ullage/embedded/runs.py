@@ -19,6 +19,7 @@ from ullage.engine.model import format_uuid, new_uuids
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan
 from ullage.engine.reclaim.policies import load_policy
+from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.enums import Action
 from ullage.errors import NotFound, RunUnderWay, UllageError, WindowClosed
@@ -30,6 +31,9 @@ OVERRIDE: Final = "the windows were overridden"
 
 RUNS_KEPT: Final = 20
 """Runs that are remembered."""
+
+UPKEEP_KEPT: Final = 500
+"""The same of what nobody asked for: at one a minute, those of eight hours."""
 
 
 class RequestedRun:
@@ -75,6 +79,9 @@ class ReclamationRuns:
         self._lock = threading.Lock()
         self._runs: deque[RequestedRun] = deque(maxlen=kept)
         self._thread: threading.Thread | None = None
+        self._upkeep: deque[RunProgress] = deque(maxlen=UPKEEP_KEPT)
+        self._here = threading.local()
+        engine.report_listeners.append(self._reported)
 
     def hear(self, listener: Callable[[RequestedRun], None]) -> None:
         """From now on it is told of each run that begins by passing over the windows, and of each that has ended."""
@@ -112,6 +119,11 @@ class ReclamationRuns:
         with self._lock:
             return list(self._runs)
 
+    def upkeep(self) -> list[RunProgress]:
+        """What the repository gave back by itself, oldest first: a run each time that it was anything, of no owner."""
+        with self._lock:
+            return list(self._upkeep)
+
     def find(self, id: str) -> RequestedRun:
         """One of them; NotFound."""
         for run in self.all():
@@ -148,12 +160,39 @@ class ReclamationRuns:
         run.note(reason=OVERRIDE if request.override else permission(request.operations[0], now).reason)
         return ticket
 
+    def _reported(self, name: str, report: ReclamationReport) -> None:
+        if report.freed_bytes <= 0 or getattr(self._here, "is_asked", False):
+            return  # what was asked for is a run of its own
+        now = self._engine.clock.now_millis()
+        permission = self._engine.reclamation.permission
+        operations = [OPERATIONS[action] for action in report.done if action in OPERATIONS]
+        reasons = dict.fromkeys(permission(operation, now).reason for operation in operations)
+        why = "a disk was nearly full" if report.emergency else ", ".join(reasons)
+        run = RunProgress(
+            id=format_uuid(new_uuids(1)[0]),
+            owner="",
+            reason=f"{name}: {why}",
+            overrides_windows=False,
+            operations=operations,
+            began_millis=now - int(report.seconds * 1000),
+            ended_millis=now,
+            plan=None,
+            steps_done=sum(report.done.values()),
+            freed_bytes=report.freed_bytes,
+            report=documents.run_report(report),
+            problem=None,
+            slug=None,
+        )
+        with self._lock:
+            self._upkeep.append(run)
+
     def _tell(self, run: RequestedRun) -> None:
         for listener in self._listeners:
             listener(run)
 
     def _carry_out(self, run: RequestedRun, ticket: RunTicket) -> None:
         request = run.request
+        self._here.is_asked = True
         try:
             if MaintenanceOperation.DELETE in request.operations and request.resources is None:
                 self._engine.reclamation.adopt_orphans()

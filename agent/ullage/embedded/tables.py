@@ -22,6 +22,7 @@ from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid
+from ullage.engine.snapshots import REFERENCE_BYTES
 from ullage.errors import InvalidArgument, NotFound, UllageError
 from ullage.wire.matching import RowFilter
 from ullage.wire.problems import problem_of
@@ -34,6 +35,11 @@ GATHERED_BYTES: Final = 1 << 20
 """Of a batch of rows that were chosen here and there."""
 
 
+def bytes_of_now(repository: EmbeddedRepository) -> int:
+    """What a moment takes in memory when it is taken, as long as everything that it shows is there anyhow."""
+    return REFERENCE_BYTES * sum(map(len, repository.engine.ledger.shards))
+
+
 class Moment:
     """Everything as of one transaction, as tables. With a room, columns are kept for its next reader."""
 
@@ -43,6 +49,11 @@ class Moment:
         self._snapshot = repository.engine.snapshot()
         self.kept = KeptColumns(room or Room(0))
         self.transaction, self.millis = self._snapshot.transaction, self._snapshot.millis
+
+    @property
+    def held_bytes(self) -> int:
+        """About what it takes in memory, beside columns: more and more as what it shows dies."""
+        return self._snapshot.held_bytes(self._engine.ledger)
 
     def seen_by(self, repository: EmbeddedRepository) -> "Moment":
         """The same as somebody may see it: rules about queues may have changed since it was taken."""
@@ -71,7 +82,7 @@ class Moment:
                     *(run.id, run.owner, run.reason, run.began_millis, run.ended_millis, run.steps_done),
                     *(run.freed_bytes, 0 if run.report is None else run.report.copied_bytes, run.problem),
                 )
-                for run in reclamation.runs()
+                for run in (*self.repository.runs.upkeep(), *reclamation.runs())
             ),
             "windows": lambda: map(attrgetter(*SCHEMAS["windows"].names), reclamation.windows()),
             "content": partial(self._content, shares),

@@ -42,6 +42,7 @@ from ullage.errors import (
     HandleNotFound,
     InvalidArgument,
     RepositoryStopped,
+    UllageError,
 )
 from ullage.streams import ContentStream
 from ullage.wire.documents import COUNT_MAX
@@ -244,6 +245,28 @@ class HandleStore:
     def record(self, uuid: bytes) -> FlowFileRecord:
         """A readable handle's record; HandleNotFound or HandleDeleted."""
         return self._require_readable(self._shown(uuid))
+
+    def records(self, uuids: Sequence[bytes]) -> list[FlowFileRecord | UllageError]:
+        """Of each what `record` returns, or the error that it would raise. A third of its time for each of many."""
+        found = list(map(self._parts.ledger.find, uuids))
+        is_doubtful = bool(self.undecided.changes) and self.undecided.touches(uuids)
+        now = self._parts.clock.now_millis()
+        return [
+            record
+            if record is not None
+            and record.queue == HANDLE_QUEUE
+            and not record.deleted_millis
+            and not 0 < record.expires_millis <= now
+            and not is_doubtful
+            else self._tried(uuid)
+            for uuid, record in zip(uuids, found, strict=True)
+        ]
+
+    def _tried(self, uuid: bytes) -> FlowFileRecord | UllageError:
+        try:
+            return self.record(uuid)
+        except UllageError as error:
+            return error
 
     def _readable(self, uuid: bytes) -> FlowFileRecord:
         """The same, durable or not, for a change that will stand behind it in the log."""

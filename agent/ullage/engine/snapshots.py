@@ -5,7 +5,7 @@ lies in swap files is read when it is asked for; those files stay until a checkp
 """
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ullage.clock import Clock
 from ullage.engine.ledger.ledger import Ledger
@@ -13,6 +13,12 @@ from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import FlowFileRecord, LeaseRecord, QueueDefinition, Relocation, ResourceClaim, SwapOut
 from ullage.engine.repositories import FlowFileRepository
 from ullage.errors import RepositoryDamaged
+
+REFERENCE_BYTES: Final = 8
+RECORD_BYTES: Final = 500
+"""Of a FlowFile's record without its attributes, measured; what else there is takes no more, and is less."""
+
+SAMPLED: Final = 200
 
 
 class RepositorySnapshot(NamedTuple):
@@ -33,6 +39,17 @@ class RepositorySnapshot(NamedTuple):
         damaged; `check` tells which.
         """
         return self.swap_files.read(swap.name).records
+
+    def held_bytes(self, ledger: Ledger) -> int:
+        """About what it takes in memory: references, and records that only a snapshot keeps still. Whether some of
+        them are still the ledger's says how many are.
+        """
+        count = len(self.flow_files)
+        seen = self.flow_files[:: max(1, count // SAMPLED)]
+        gone = sum(ledger.find(record.uuid) is not record for record in seen)
+        others = len(self.resources) + len(self.relocations) + len(self.queues) + len(self.leases) + len(self.swaps)
+        kept = sum(RECORD_BYTES + len(record.attributes) for record in seen) * gone * count // max(1, len(seen) ** 2)
+        return REFERENCE_BYTES * count + RECORD_BYTES * others + kept
 
     def require_swaps(self) -> None:
         """RepositoryDamaged as above, before anything is handed out."""

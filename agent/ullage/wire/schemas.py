@@ -159,7 +159,7 @@ DESCRIPTIONS: Final = {
     "queues": "queues with their settings and what stands in them",
     "provenance": "events up to the snapshot, as far as retention goes back",
     "leases": "what readers hold",
-    "runs": "runs of reclamation that this process remembers",
+    "runs": "runs of reclamation that this process remembers; those of no owner nobody asked for",
     "windows": "what the windows allow now for each operation, and when they open and close",
     "content": "content of FlowFiles and handles but no tombstones, a row for each piece of up to a MiB",
 }

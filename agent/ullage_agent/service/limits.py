@@ -6,9 +6,9 @@ Memory at the worst is, beside what an idle process takes, about
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * small_body_bytes                                      the same of calls that are no streams
     decoded_bytes                                                           what becomes of those, and bodies over HTTP
-    columns_bytes                                                           tables
+    columns_bytes + snapshot_bytes                                          tables
 
-which is 1.3, 1.0, 0.3, 1.0 and 0.1 GiB; before a token is known, see `flight_connections` and `header_bytes`.
+which is 1.3, 1.0, 0.3, 1.0 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
 """
 
 from typing import Final, Self
@@ -187,12 +187,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     so much that those behind it should not wait for its end.
     """
 
-    snapshots: int = 16
-    """Snapshots that are kept: each keeps the records alive that it saw: what died meanwhile, and 8 bytes for each
-    FlowFile; columns beside them.
+    snapshot_bytes: int = 256 * MIB
+    """What kept snapshots take, of all principals: 8 bytes for each FlowFile in memory, and what nobody but them keeps
+    alive; columns beside them. Of a node with 100,000 FlowFiles some hundred snapshots that are over soon, or three
+    beside which everything else has died. One is taken in any case where none is kept.
     """
 
-    snapshots_each: int = 8
+    snapshot_bytes_each: int = 128 * MIB
     """The same of one principal: half is left to the others."""
 
     leases_each: int = 5_000

@@ -36,12 +36,12 @@ from ullage_agent.service.http.health import Health
 from ullage_agent.service.http.protocol import configured
 from ullage_agent.service.http.scrape import Scrape
 from ullage_agent.service.http.served import Served
-from ullage_agent.service.interpreter import share_interpreter
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Certificate, Listening, Terms, authenticator_of, listening_of
 from ullage_agent.service.log import Sparing, logger
 from ullage_agent.service.metering import Meter, TimedFiles
 from ullage_agent.service.metrics import Metrics
+from ullage_agent.service.process import keep_freed_memory, share_interpreter
 from ullage_agent.service.socket.server import SocketServer
 
 LOOK_SECONDS: Final = 2.0
@@ -153,6 +153,7 @@ class Server:
 
     def run(self) -> None:
         """Serve. CannotListen if an address, certificate or token file is not to be had; engine errors of the open."""
+        keep_freed_memory()
         uvloop.run(self._run())
 
     def stop(self) -> None:

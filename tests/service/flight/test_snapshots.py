@@ -9,16 +9,16 @@ from tests.service.flight.peer import Peer
 from tests.support import Workshop
 from ullage.embedded.tables import Moment
 from ullage.errors import ServiceBusy
-from ullage.wire.tickets import SnapshotRequest
+from ullage.wire.tickets import SnapshotRelease, SnapshotRequest
 from ullage_agent.service.access import ANONYMOUS
 from ullage_agent.service.flight import snapshots
-from ullage_agent.service.flight.snapshots import Snapshots
+from ullage_agent.service.flight.snapshots import SNAPSHOT_BYTES, Snapshots
 from ullage_agent.service.limits import Limits
 
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(workshop.make(), limits=Limits(snapshots=1))
+    made = Peer(workshop.make(), limits=Limits(snapshot_bytes=SNAPSHOT_BYTES))
     yield made
     made.close()
 
@@ -62,3 +62,33 @@ def test_one_that_cannot_be_taken_keeps_neither_its_place_nor_its_lease(
     kept.take(ANONYMOUS, SnapshotRequest(holds=True))
     assert len(peer.embedded.leases.all()) == 1
     kept.close()
+
+
+def test_what_dies_beside_a_snapshot_counts(workshop: Workshop) -> None:
+    """Small ones are as many as there is room for; of one that alone keeps what it shows there is soon enough."""
+    repository = workshop.make()
+    with repository.session() as session:
+        records = session.ingest("in", [b""] * 2_000, {"name": "x" * 100})
+        session.commit()
+    few = 12 * SNAPSHOT_BYTES
+    peer = Peer(repository, limits=Limits(snapshot_bytes=few))
+    kept = Snapshots(peer.terms)
+    try:
+        first = kept.take(ANONYMOUS, SnapshotRequest())
+        sizes = [each.held_bytes for each in kept._kept.values()]
+        assert sizes[0] < 2 * SNAPSHOT_BYTES
+        for _ in range(8):
+            kept.release(ANONYMOUS, SnapshotRelease(id=kept.take(ANONYMOUS, SnapshotRequest()).id))
+            kept.take(ANONYMOUS, SnapshotRequest())
+        with repository.session() as session:
+            session.remove_many(session.get_many("in", len(records)))
+            session.commit()
+        assert next(iter(kept._kept.values())).held_bytes > sizes[0] + 2_000 * 500
+        with pytest.raises(ServiceBusy, match="9 snapshots are kept already, in"):
+            kept.take(ANONYMOUS, SnapshotRequest())
+        for each in list(kept._kept):
+            kept.release(ANONYMOUS, SnapshotRelease(id=each))
+        assert kept.take(ANONYMOUS, SnapshotRequest()).id != first.id
+    finally:
+        kept.close()
+        peer.close()

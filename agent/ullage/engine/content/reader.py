@@ -170,7 +170,7 @@ class ContentReader:
             return None
         begin = run[0].offset
         view = memoryview(data)
-        contents = [view[claim.offset - begin : claim.end - begin] for claim in run]
+        contents = [view[(at := claim.offset - begin) : at + claim.length] for claim in run]
         if len(data) != count or list(map(crc32c, contents)) != [claim.crc for claim in run]:
             return None
         return contents
@@ -328,17 +328,14 @@ def _runs(claims: Sequence[ContentClaim]) -> Iterator[Sequence[ContentClaim]]:
 
 def _end_of_run(claims: Sequence[ContentClaim], at: int) -> int:
     """The index after the last small claim that lies right behind its predecessor."""
-    first, before = claims[at], claims[at]
+    resource, begin, behind = claims[at].resource, claims[at].offset, claims[at].end
+    last = begin + WINDOW_BLOCKS * BLOCK_BYTES if claims[at].length <= BLOCK_BYTES else 0
     end = at + 1
     while end < len(claims):
         claim = claims[end]
-        if (
-            claim.resource != before.resource
-            or claim.offset != before.end
-            or max(claim.length, before.length) > BLOCK_BYTES
-            or claim.end - first.offset > WINDOW_BLOCKS * BLOCK_BYTES
-        ):
+        length = claim.length
+        if claim.offset != behind or claim.resource != resource or length > BLOCK_BYTES or behind + length > last:
             break
-        before = claim
+        behind += length
         end += 1
     return end

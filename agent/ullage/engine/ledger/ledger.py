@@ -184,8 +184,10 @@ class Ledger(LedgerState):
     def unpin(self, claims: Iterable[ContentClaim]) -> None:
         """Give pins back."""
         with self.lock:
+            entry: ResourceEntry | None = None
             for claim in claims:
-                entry = self.entry(claim.resource)
+                if entry is None or entry.claim.index != claim.resource:
+                    entry = self.entry(claim.resource)
                 if entry is not None:
                     entry.unpin(claim)
                     if claim.offset not in entry.live:

@@ -104,19 +104,33 @@ def pin_bytes(ledger: Ledger, claim: ContentClaim) -> None:
     ClaimTruncated or ClaimGone, nothing pinned, if they are given back, durably promised to be, or just being taken:
     decided under the lock under which an executor intends.
     """
+    pin_many(ledger, [claim], [])
+
+
+def pin_many(ledger: Ledger, claims: Iterable[ContentClaim], held: list[ContentClaim]) -> None:
+    """The same of many, up to the first that cannot be pinned. What is pinned is in `held`, whatever happens."""
     with ledger.lock:
-        entry = ledger.entry(claim.resource)
-        if entry is None or entry.claim.intent == Action.DELETE:
-            raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
-        if not entry.uses(claim):
-            try:
-                place = locate(ledger, claim)
-            except (ContentReclaimed, ContentMissing) as error:
-                raise ClaimTruncated(str(error)) from error
-            # A run has derived that these bytes are dead and is about to intend: a pin now would come too late.
-            if not ledger.taken.isdisjoint((claim.resource, place.file.index)):
-                raise ClaimTruncated(f"resource claim {place.file.index} is just being reclaimed: {claim.offset}")
-        entry.pin(claim)
+        entry: ResourceEntry | None = None
+        for claim in claims:
+            if entry is None or entry.claim.index != claim.resource:
+                entry = ledger.entry(claim.resource)
+            if entry is None or entry.claim.intent == Action.DELETE:
+                raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
+            if not entry.uses(claim):
+                _require_there(ledger, claim)
+            entry.pin(claim)
+            held.append(claim)
+
+
+def _require_there(ledger: Ledger, claim: ContentClaim) -> None:
+    """What nobody uses."""
+    try:
+        place = locate(ledger, claim)
+    except (ContentReclaimed, ContentMissing) as error:
+        raise ClaimTruncated(str(error)) from error
+    # A run has derived that these bytes are dead and is about to intend: a pin now would come too late.
+    if not ledger.taken.isdisjoint((claim.resource, place.file.index)):
+        raise ClaimTruncated(f"resource claim {place.file.index} is just being reclaimed: {claim.offset}")
 
 
 class FileHolds(NamedTuple):

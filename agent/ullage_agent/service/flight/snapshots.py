@@ -21,7 +21,7 @@ import msgspec
 from ullage.contract import Right
 from ullage.embedded.flowfiles import Room
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.embedded.tables import Moment
+from ullage.embedded.tables import Moment, bytes_of_now
 from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, NotFound, QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids
@@ -46,6 +46,12 @@ PURPOSE: Final = "for a snapshot over Flight"
 SCANS_MAX: Final = 1_000
 """Scans of one snapshot: tables that a program reads in turn, each some hundred bytes for each home."""
 
+SNAPSHOT_BYTES: Final = 64 << 10
+"""Of one in which there is nothing: its lease, its client's heartbeats, and tables that are looked up."""
+
+HOME_BYTES: Final = 500
+"""Of a home of a scan, beside the text that says where it is."""
+
 
 class Scan:
     """One reading of a snapshot. Thread-safe."""
@@ -58,6 +64,11 @@ class Scan:
         self._bound: dict[int, tuple[str, int]] = {}
         self._seen: dict[str, float] = {}
         self._began: float | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory."""
+        return sum(HOME_BYTES + len(home.where) for home in self._homes.values())
 
     def bind(self, slot: int, near: Collection[str], now: float) -> SlotShare:
         """The slot's share: the one it got before, else the next of a home that is `near`, else of one whose own
@@ -102,9 +113,14 @@ class KeptSnapshot:
         self.taken = taken
         self.scans: dict[str, Scan] = {}
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory by now."""
+        return SNAPSHOT_BYTES + self.moment.held_bytes + sum(scan.held_bytes for scan in list(self.scans.values()))
+
 
 class Snapshots:
-    """All that are kept, with at most so many bytes of columns. Thread-safe."""
+    """All that are kept, in at most so many bytes of memory, and of columns. Thread-safe."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -228,13 +244,21 @@ class Snapshots:
             self._end(each)
 
     def _reserve(self, owner: Principal, id: str) -> None:
-        most, share = self._limits.snapshots, owner.share(self._limits.snapshots_each)
+        most, share = self._limits.snapshot_bytes, owner.share(self._limits.snapshot_bytes_each)
+        needed = SNAPSHOT_BYTES + bytes_of_now(self._terms.repository)
         with self._lock:
-            owners = [*(kept.owner for kept in self._kept.values()), *self._coming.values()]
-            if len(owners) >= most:
-                raise ServiceBusy(f"{most} snapshots are kept already: release some, or wait")
-            if share is not None and owners.count(owner.name) >= share:
-                raise QuotaReached.of(owner.name, f"{share} snapshots", "snapshots_each", "release some")
+            taken = [*((kept.owner, kept.held_bytes) for kept in self._kept.values())]
+            taken += [(whose, needed) for whose in self._coming.values()]
+            in_all = sum(size for _, size in taken)
+            if taken and in_all + needed > most:
+                raise ServiceBusy(
+                    f"{len(taken)} snapshots are kept already, in {in_all} bytes of memory, and with this one it were "
+                    f"more than {most}: release some, or wait"
+                )
+            theirs = [size for whose, size in taken if whose == owner.name]
+            if share is not None and theirs and sum(theirs) + needed > share:
+                held = f"{len(theirs)} snapshots in {sum(theirs)} bytes of memory"
+                raise QuotaReached.of(owner.name, held, "snapshot_bytes_each", "release some")
             self._coming[id] = owner.name
 
     def _require(self, principal: Principal, id: str) -> KeptSnapshot:
