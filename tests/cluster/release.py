@@ -88,6 +88,10 @@ class Flows:
         """The repository with these windows, and more of its spec."""
         self.cluster.apply(repository(self.namespace, self._spec | {"maintenance": {"windows": windows}} | more))
 
+    def change(self, **sections: Any) -> None:
+        """From the next time that it is applied on its spec has these."""
+        self._spec = self._spec | sections
+
     def begin(self) -> None:
         """Apply it with a window that is closed, wait until it is Ready, and connect to it anew."""
         self.apply(CLOSED)

@@ -33,9 +33,9 @@ ALL_EXECUTORS_FIRST = {
 """Settings: no task begins before all executors are there, on a busy machine neither."""
 
 
-def spark_account(namespace: str, job: str) -> list[dict[str, Any]]:
-    """The account whose drivers may make executors, and do with content what the account of clients may; and the job as
-    files of a ConfigMap.
+def spark_account(namespace: str, **jobs: str) -> list[dict[str, Any]]:
+    """The account whose drivers may make executors, and do with content what the account of clients may; and jobs, by
+    their names, as files of a ConfigMap.
     """
     parts = {"driver.json": DRIVER, "executor.json": EXECUTOR}
     templates = {name: at_content(namespace, container) for name, container in parts.items()}
@@ -43,7 +43,7 @@ def spark_account(namespace: str, job: str) -> list[dict[str, Any]]:
     return [
         *account(ACCOUNT, namespace, "edit"),
         made(f"{RBAC}/v1", "RoleBinding", "spark-content", namespace, **binding("Role", "flow", ACCOUNT, namespace)),
-        made("v1", "ConfigMap", ACCOUNT, namespace, data={"job.py": job, **files}),
+        made("v1", "ConfigMap", ACCOUNT, namespace, data={f"{name}.py": text for name, text in jobs.items()} | files),
     ]
 
 
@@ -136,9 +136,13 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("wait", "--for=condition=Ready", f"pod/{OPERATOR}", f"--namespace={namespace}", "--timeout=60s")
 
 
-def application(namespace: str, name: str, arguments: list[str]) -> dict[str, Any]:
-    """The job of `spark_account` as an object that the kubeflow operator submits."""
-    return _application("SparkApplication", namespace, name, _spec(namespace, arguments))
+def application(
+    namespace: str, name: str, arguments: list[str], job: str = "job", settings: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """A job of `spark_account` as an object that the kubeflow operator submits, with more settings of Spark's."""
+    spec = _spec(namespace, arguments)
+    spec |= {"mainApplicationFile": f"local:///job/{job}.py", "sparkConf": spec["sparkConf"] | (settings or {})}
+    return _application("SparkApplication", namespace, name, spec)
 
 
 def scheduled(namespace: str, name: str, arguments: list[str], schedule: str) -> dict[str, Any]:

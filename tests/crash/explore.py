@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeGuard
 from tests.crash.ailing import AILING, ailing_of, is_ailing, read_ailing
 from tests.crash.away import content_of, mount
 from tests.crash.history import EVENTS, History, history_after, history_of
-from tests.crash.model import left_of_closed_writes
+from tests.crash.model import left_of_closed_writes, mixed
 from tests.crash.steps import forget, put
 from tests.crash.workloads import INIT, Restart, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then
@@ -289,6 +289,7 @@ class Process:
         assert not repository.availability, "a crash alone made content unavailable"
         report = repository.check(deep=True)
         assert report.problems == (), report.problems
+        assert mixed(repository) == []
         state = state_of(repository)
         assert state in promises.states, "the state is neither that of the last acknowledged commit nor the next one"
         back = [path for path in report.orphans if int(path.rsplit("-", 1)[1]) in promises.gone]

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from tests.crash.ailing import AILING, ailing_of, is_ailing, meant_by
+from tests.crash.steps import TENANT
 from ullage.engine.engine import Engine
+from ullage.engine.ledger.placement import locate
 from ullage.engine.model import (
     STAGED_QUEUE,
     Delete,
@@ -44,6 +46,21 @@ def records_of(repository: Engine) -> State:
     found: State = {record.uuid: record for record in well}
     assert len(found) == len(well), "a FlowFile exists twice"
     found.update({AILING + each.uuid: None for each in ailing_of(repository)})
+    return found
+
+
+def mixed(repository: Engine) -> list[str]:
+    """Contents of a tenant's that lie in a file which is not this tenant's alone."""
+    records = list(repository.ledger.flow_files())
+    for name in sorted(repository.ledger.swaps):
+        records.extend(repository.swap_files.read(name).records)
+    found = []
+    for record in records:
+        tenant = record.attribute_map().get(TENANT)
+        if record.claim is not None and tenant is not None:
+            file = locate(repository.ledger, record.claim).file
+            if file.tenant != tenant:
+                found.append(f"FlowFile {record.id} of {tenant} lies in a file of {file.tenant or 'all'}: {file.index}")
     return found
 
 

@@ -12,6 +12,7 @@ from ullage.contract import (
     Duration,
     FlowFileSettings,
     HostPath,
+    Isolation,
     ProvenanceSettings,
     PunchSettings,
     Quantity,
@@ -63,6 +64,8 @@ DRAINED = spec_with(
     flow_file=FlowFileSettings(partitions=2, swap_threshold=4, swap_batch=2),
     provenance=ProvenanceSettings(rollover_events=4, max_storage_time=Duration(60_000)),
 )
+
+ISOLATED = spec_with(isolation=Isolation.PER_TENANT)
 
 LEFT = ContainerSettings(name="c2", sub_path="volumes/c2", evacuate=True)
 LEAVING = spec_with(

@@ -33,6 +33,9 @@ def deed(work: Callable[Concatenate[Engine, ManualClock, P], None]) -> Callable[
     return lambda *given, **named: lambda repository, clock: work(repository, clock, *given, **named)
 
 
+TENANT = "tenant"
+"""The attribute that says whose a content is."""
+
 LEFT: WeakKeyDictionary[Engine, list[ProcessSession]] = WeakKeyDictionary()
 """Sessions that are not to be collected before their process ends: what they hold would be given back."""
 
@@ -64,6 +67,16 @@ def put(repository: Engine, clock: ManualClock, queue: str, *sizes: int) -> None
     with committing(repository) as session:
         for size in sizes:
             session.transfer(session.write(session.create(attributes={"n": str(size)}), patterned(size)), queue)
+
+
+@deed
+def put_by(repository: Engine, clock: ManualClock, tenant: str, queue: str, *sizes: int) -> None:
+    """One commit of a tenant's contents, which say whose they are."""
+    with repository.session(tenant=tenant) as session:
+        for size in sizes:
+            made = session.create(attributes={TENANT: tenant})
+            session.transfer(session.write(made, patterned(size)), queue)
+        session.commit()
 
 
 @deed

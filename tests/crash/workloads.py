@@ -8,6 +8,7 @@ import msgspec
 
 from tests.crash.specs import (
     DRAINED,
+    ISOLATED,
     KEEPING,
     LEAVING,
     ROOMY,
@@ -48,6 +49,7 @@ from tests.crash.steps import (
     occupied,
     patterned,
     put,
+    put_by,
     refuse,
     replay,
     retain,
@@ -385,6 +387,18 @@ VOLUMES: list[Step | Restart] = [
 """One of two goes away, is back, goes again and is given up."""
 
 
+TENANTS: list[Step | Restart] = [
+    *[put_by("t1", "a", 300, LARGE), put_by("t2", "b", 310), put_by("t1", "drop", 700), put_by("t2", "drop", 900, 710)],
+    *[put_by("t1", "a", 320), put("a", 330), put_by("t2", "b", 340, LARGE)],
+    Restart(is_kill=True),
+    *[put_by("t2", "b", 350), put_by("t1", "drop", LARGE), checkpoint, drop("drop"), clean, truncate],
+    *[compact("CompactAll", Action.REWRITE), put_by("t1", "a", 360), put_by("t2", "b", 370)],
+    Restart(),
+    *[compact("CompactAll"), clean, take("b", 2)],
+]
+"""Each tenant's contents in files of their own, beside those of nobody."""
+
+
 class Workload:
     """A named script under its settings."""
 
@@ -481,6 +495,7 @@ WORKLOADS = {
         Workload("late growth", LATE_GROWTH),
         Workload("evacuation", EVACUATION, TWO_CONTAINERS),
         Workload("turns", TURNS),
+        Workload("tenants", TENANTS, ISOLATED),
         Workload("punches", PUNCHES),
         Workload("rewrites", REWRITES),
         Workload("archived outputs", REWRITES, KEEPING),

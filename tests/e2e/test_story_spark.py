@@ -1,6 +1,7 @@
 """Spark beside the story's repository: jobs of spark-submit and of the kubeflow operator, for which windows wait."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.cluster import images, spark
 from tests.cluster.errors import ClusterError
 from tests.cluster.operator_process import objects
 from tests.cluster.release import CLOSED, OPEN
-from tests.e2e import spark_job
+from tests.e2e import large_job, spark_job
 from tests.e2e.story import Story
 
 pytestmark = pytest.mark.timeout(2400)  # seconds; Spark's image takes minutes to build and to load
@@ -23,7 +24,20 @@ SIZE = 1 << 18
 COUNT = 32
 DROPPED = COUNT * SIZE // 2
 APPLICATION_SECONDS_MAX = 600.0
-JOB = Path(spark_job.__file__)
+JOBS = {"job": spark_job, "large": large_job}
+
+LARGE_MIB = int(os.environ.get("ULLAGE_STORY_MIB", "10240"))
+"""What the large job writes and reads, in contents of a MiB."""
+
+LARGE_SECONDS_MAX = 3600.0
+AS_PEOPLE_SET = {
+    "spark.speculation": "true",
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": "2",
+}
+"""Executors come and go, and slow tasks run twice."""
 
 
 @dataclass
@@ -50,7 +64,7 @@ class Jobs:
         """With the patience that starting Spark needs."""
         self.story.flows.cluster.wait_until(what, holds, seconds_max=APPLICATION_SECONDS_MAX)
 
-    def wait_for(self, pod: str, what: str) -> dict[str, Any]:
+    def wait_for(self, pod: str, what: str, seconds_max: float = APPLICATION_SECONDS_MAX) -> dict[str, Any]:
         """What the job of a driver tells of it, once it does; what its pods printed if it ends before."""
         cluster, here = self.story.flows.cluster, self.story.flows.here
         ended = {"Failed", "Succeeded"}
@@ -66,7 +80,7 @@ class Jobs:
                 raise AssertionError(f"{pod} ended before it told of {what}\n{told}")
             return False
 
-        self.wait_until(f"{pod} tells: {what}", is_told)
+        cluster.wait_until(f"{pod} tells: {what}", is_told, seconds_max=seconds_max)
         return self.said(pod)[what]
 
     def drop_some(self) -> None:
@@ -107,7 +121,8 @@ def jobs(story: Story) -> Jobs:
     """Nodes have Spark's image, and an account may run it and use the repository."""
     flows = story.flows
     flows.cluster.load(images.archive("spark"))
-    flows.cluster.apply(*spark.spark_account(flows.namespace, JOB.read_text(encoding="utf-8")))
+    texts = {name: Path(str(job.__file__)).read_text(encoding="utf-8") for name, job in JOBS.items()}
+    flows.cluster.apply(*spark.spark_account(flows.namespace, **texts))
     return Jobs(story)
 
 
@@ -242,3 +257,40 @@ def test_a_scheduled_application_is_waited_for_each_time_it_runs(kubeflow: Jobs)
     _wait_until_state(kubeflow, first, "COMPLETED")
     kubeflow.wait_until_reclaimed(full)
     flows.cluster.kubectl("delete", spark.SCHEDULED, "regular", flows.here, "--timeout=120s")
+
+
+@pytest.mark.timeout(3 * LARGE_SECONDS_MAX)
+def test_a_large_application_reads_everything_once_whatever_happens_to_its_nodes(kubeflow: Jobs) -> None:
+    """Most of it where it lies. Amid its reading one node is cordoned and the agent of the other one killed; executors
+    come and go, and slow tasks run twice. The window waits for it.
+    """
+    flows = kubeflow.story.flows
+    kubeflow.drop_some()
+    flows.change(storage=with_room(flows.shown()["spec"]["storage"], 2 * LARGE_MIB))
+    flows.apply(CLOSED)
+    flows.wait_until_ready()
+    words = kubeflow.words("large", str(LARGE_MIB))
+    flows.cluster.apply(spark.application(flows.namespace, "large", words, "large", AS_PEOPLE_SET))
+    kubeflow.wait_for("large-driver", "written", LARGE_SECONDS_MAX)
+    kubeflow.wait_for("large-driver", "amid", LARGE_SECONDS_MAX)
+    here = flows.repository.state().node
+    (other,) = set(flows.pods()) - {here}
+
+    flows.cluster.kubectl("cordon", other)
+    flows.cluster.kill_container(flows.namespace, flows.pods()[here])
+    kubeflow.wait_until_deferred("large")
+    full = kubeflow.disk_bytes()
+
+    read = kubeflow.wait_for("large-driver", "read", LARGE_SECONDS_MAX)
+    flows.cluster.kubectl("uncordon", other)
+    assert (read["rows"], read["distinct"]) == (LARGE_MIB, LARGE_MIB)
+    assert read["bytes"] == LARGE_MIB << 20
+    assert read["local"] > LARGE_MIB // 2
+    kubeflow.wait_for("large-driver", "ended")
+    _wait_until_state(kubeflow, "large", "COMPLETED")
+    kubeflow.wait_until_reclaimed(full)
+
+
+def with_room(storage: dict[str, Any], mebibytes: int) -> dict[str, Any]:
+    """The same directories, of which each may hold so much."""
+    return storage | {"containers": [each | {"capacity": f"{mebibytes}Mi"} for each in storage["containers"]]}
