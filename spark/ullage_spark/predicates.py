@@ -27,7 +27,7 @@ class Where:
     def __init__(self, table: str, text: str) -> None:
         """SparkSourceError says in a paragraph where it is wrong."""
         try:
-            self.predicate = parse(text, _kinds(table), table)
+            self.predicate = parse(text, kinds_of(table), table)
         except InvalidArgument as error:
             raise SparkSourceError(f"option {error}") from error
         self.columns = columns_in(self.predicate)
@@ -51,7 +51,8 @@ class Where:
 
 
 @cache
-def _kinds(table: str) -> dict[str, ColumnKind]:
-    columns_of(table)  # or there is no such table
+def kinds_of(table: str) -> dict[str, ColumnKind]:
+    """The columns of a table, as Spark sees them; SparkSourceError if there is none of the name."""
+    columns_of(table)
     fields = arrow_schema(StructType([StructField(*each) for each in COLUMNS[table].items()]))
     return {field.name: kind_of(field.type) for field in fields}
