@@ -179,10 +179,10 @@ class Struck:
                 if client.url == self.url:
                     self.at("middle")
 
-        def staged(client: FlightClient, write: str, attempt: str, given: Any, schema: Any) -> Any:
+        def staged(client: FlightClient, write: str, attempt: str, given: Any, *more: Any) -> Any:
             if client.url == self.url:
                 self.at("stage")
-            return stage(client, write, attempt, sent(client, given), schema)
+            return stage(client, write, attempt, sent(client, given), *more)
 
         return staged
 
