@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from ullage.errors import InvalidArgument
 from ullage.wire.matching import holds, kind_of
-from ullage.wire.predicates import ColumnKind, Constant, Leaf, Predicate, columns_in, settled
+from ullage.wire.predicates import EVERY, ColumnKind, Constant, Leaf, Predicate, columns_in, settled
 from ullage.wire.where import parse
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.tables import COLUMNS, NODE, arrow_schema, columns_of
@@ -47,6 +47,8 @@ class Where:
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Its rows for which it is true, where no node has evaluated it."""
+        if self.predicate == EVERY:
+            return batch
         return batch.filter(holds(self.predicate, batch.column, batch.num_rows))
 
 
