@@ -251,7 +251,7 @@ class Reading(Life):
 
     def run(self) -> None:
         nobody: Any = None
-        options: dict[str, Any] = {"endpoint": self.endpoint}
+        options: dict[str, Any] = {"endpoint": self.endpoint, "pushdown": "false"}
         with snapshot(nobody, ttl_seconds=60, **options) as moment:
             # Which node keeps a scan's list is drawn anew for each.
             rows = [self._uuids({**options, "snapshot": moment.id, "parts": "2"}) for _ in range(3)]
