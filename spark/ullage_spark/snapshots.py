@@ -115,7 +115,7 @@ def snapshot(
             f"ttl_seconds is from {TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g}, not {ttl_seconds!r}: heartbeats renew it"
         )
     given = as_options(options)
-    if pushes_filters(spark) and "pushdown" not in {name.lower() for name in given}:
+    if "pushdown" not in {name.lower() for name in given} and pushes_filters(spark):
         given["pushdown"] = "true"
     settings = ReadOptions.of(given)
     told = ToldRun.of("ullage.read", settings)
