@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from ullage_spark import snapshot, with_content
-from ullage_spark.report import fragmentation
+from ullage_spark.report import FLOWFILES, RESOURCE_CLAIMS, fragmentation
 
 
 def words(_rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch:
@@ -32,11 +32,12 @@ def main(endpoint: str, queue: str) -> None:
     """Two questions to one snapshot."""
     spark = SparkSession.builder.appName("ullage-analyse").getOrCreate()
     with snapshot(spark, endpoint=endpoint) as moment:
-        flowfiles = moment.table("flowfiles")
         print(f"the most frequent words in queue {queue}:")
-        common_words(flowfiles.filter(F.col("queue") == queue), endpoint).show(10)
+        common_words(moment.table("flowfiles", where=f"queue = '{queue}'"), endpoint).show(10)
         print("who pins which disk:")
-        fragmentation(moment.table("resource_claims"), flowfiles, int(time.time() * 1000)).show(10, truncate=False)
+        files = moment.table("resource_claims", columns=RESOURCE_CLAIMS)
+        flowfiles = moment.table("flowfiles", columns=FLOWFILES)
+        fragmentation(files, flowfiles, int(time.time() * 1000)).show(10, truncate=False)
 
 
 if __name__ == "__main__":

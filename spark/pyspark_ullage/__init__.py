@@ -39,11 +39,14 @@ class DefaultSource(DataSource):
         return declared(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from ullage_spark.pushdown import PushingReader  # noqa: PLC0415
         from ullage_spark.reader import TableReader  # noqa: PLC0415
         from ullage_spark.settings import ReadOptions  # noqa: PLC0415
         from ullage_spark.tables import options_of  # noqa: PLC0415
 
-        return TableReader(options_of(self.options, schema, ReadOptions), schema)
+        options = options_of(self.options, schema, ReadOptions)
+        # PySpark refuses any reader that takes filters, unless its session is set to push them.
+        return (PushingReader if ReadOptions.of(options).pushdown else TableReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from ullage_spark.feed import QueueReader  # noqa: PLC0415

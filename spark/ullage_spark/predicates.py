@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from ullage.errors import InvalidArgument
 from ullage.wire.matching import holds, kind_of
-from ullage.wire.predicates import ColumnKind, Constant, Leaf, Predicate, columns_in, settled
+from ullage.wire.predicates import EVERY, ColumnKind, Constant, Leaf, Predicate, columns_in, settled
 from ullage.wire.where import parse
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.tables import COLUMNS, NODE, arrow_schema, columns_of
@@ -27,7 +27,7 @@ class Where:
     def __init__(self, table: str, text: str) -> None:
         """SparkSourceError says in a paragraph where it is wrong."""
         try:
-            self.predicate = parse(text, _kinds(table), table)
+            self.predicate = parse(text, kinds_of(table), table)
         except InvalidArgument as error:
             raise SparkSourceError(f"option {error}") from error
         self.columns = columns_in(self.predicate)
@@ -47,11 +47,14 @@ class Where:
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Its rows for which it is true, where no node has evaluated it."""
+        if self.predicate == EVERY:
+            return batch
         return batch.filter(holds(self.predicate, batch.column, batch.num_rows))
 
 
 @cache
-def _kinds(table: str) -> dict[str, ColumnKind]:
-    columns_of(table)  # or there is no such table
+def kinds_of(table: str) -> dict[str, ColumnKind]:
+    """The columns of a table, as Spark sees them; SparkSourceError if there is none of the name."""
+    columns_of(table)
     fields = arrow_schema(StructType([StructField(*each) for each in COLUMNS[table].items()]))
     return {field.name: kind_of(field.type) for field in fields}

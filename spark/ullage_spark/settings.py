@@ -144,6 +144,7 @@ class ReadOptions(TableOptions, frozen=True, kw_only=True, rename=_option_name):
     through: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = COUNT_MAX
     parts: Annotated[int, Meta(ge=0, le=100_000)] = 0
     locality_wait_millis: Annotated[int, Meta(ge=0, le=3_600_000)] = field(default=3_000, name="localityWait")
+    pushdown: bool = False
 
     def snapshots(self) -> dict[str, NodeSnapshot]:
         if not self.snapshot:

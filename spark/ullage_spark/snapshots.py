@@ -24,6 +24,7 @@ from ullage_spark.lineage_events import ToldRun
 from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, use_of
 from ullage_spark.opening import opening_source
+from ullage_spark.pushdown import pushes_filters
 from ullage_spark.reader import table_rows
 from ullage_spark.settings import NodeSnapshot, ReadOptions, as_options
 from ullage_spark.tables import COMPLETENESS, schema_of
@@ -131,6 +132,8 @@ def snapshot(
             f"ttl_seconds is from {TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g}, not {ttl_seconds!r}: heartbeats renew it"
         )
     given = as_options(options)
+    if pushes_filters(spark) and "pushdown" not in {name.lower() for name in given}:
+        given["pushdown"] = "true"
     settings = ReadOptions.of(given)
     told = ToldRun.of("ullage.read", settings)
     with told.told(), _taken(spark, given, told, holds=holds, ttl_seconds=ttl_seconds) as held:

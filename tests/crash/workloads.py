@@ -67,10 +67,7 @@ from tests.crash.steps import (
     wait,
 )
 from tests.support import ManualClock
-from ullage.contract import (
-    ContentRepositorySpec,
-    HostPath,
-)
+from ullage.contract import ContentRepositorySpec, HostPath
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action, EventType
 from ullage.engine.salvaging import salvage
@@ -103,27 +100,14 @@ WRITES: list[Step] = [
     change("a", "b", lambda s, f: s.put_attributes(f, {"seen": "yes"})),
     change("a", "b", lambda s, f: s.write(f, patterned(1200))),
     change("a", "b", lambda s, f: s.append(f, b"tail")),
-    rollback("b"),
-    clone("a", "b"),
-    merge("b", "c"),
-    split("c", "c"),
-    checkpoint,
-    put("a", 50),
-    drop("c"),
+    *[rollback("b"), clone("a", "b"), merge("b", "c"), split("c", "c"), checkpoint, put("a", 50), drop("c")],
 ]
 
 SWAPS: list[Step] = [
     put("q", *[40 + n for n in range(5)]),
     put("q", LARGE, 10, 20, 30),
-    checkpoint,
-    put("q", 60, 70),
-    take("q", 4),
-    take("q", 3),
-    checkpoint,
-    take("q", 2),
-    put("q", *[50 + n for n in range(6)]),
-    drop("q"),
-    checkpoint,
+    *[checkpoint, put("q", 60, 70), take("q", 4), take("q", 3), checkpoint, take("q", 2)],
+    *[put("q", *[50 + n for n in range(6)]), drop("q"), checkpoint],
 ]
 
 RECLAIMS: list[Step] = [

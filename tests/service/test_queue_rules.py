@@ -143,6 +143,14 @@ def test_over_flight_rows_of_other_queues_are_left_out(secured: Secured) -> None
         snapshot = act("snapshot")["id"]
         for more in ({}, {"snapshot": snapshot}):
             assert table("flowfiles", **more)["queue"].to_pylist() == ["team.work"]
+            for where in (
+                "queue = 'secret'",
+                "queue LIKE '%'",
+                "NOT queue = 'team.work' OR size > 0",
+                "uuid IS NOT NULL",
+            ):
+                assert {*table("flowfiles", where=where, **more)["queue"].to_pylist()} <= {"team.work"}
+            assert table("queues", where="queue = 'secret'", **more).num_rows == 0
             assert table("queues", **more)["queue"].to_pylist() == ["team.work"]
             assert table("content", **more)["content"].to_pylist() == [b"team.work"]
         row = table("flowfiles").to_pylist()[0]
@@ -153,6 +161,7 @@ def test_over_flight_rows_of_other_queues_are_left_out(secured: Secured) -> None
             {"kind": "get", "claims": [claim]},
             {"kind": "get", "handles": [row["uuid"]]},
             {"kind": "table", "name": "provenance"},
+            {"kind": "table", "name": "provenance", "where": "FALSE"},
             {"kind": "table", "name": "flowfiles", "stream": "s", "queue": "secret"},
         ):
             with pytest.raises(flight.FlightUnauthorizedError):

@@ -116,10 +116,10 @@ FLEET = {"endpoint": "grpc://127.0.0.1:1"}
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"where": "size = 'abc'"}, "compares a column with a value of another kind"),
-        ({"where": "queue IN (1, 'a')"}, r"option where: queue IN \(1, 'a'\)"),
-        ({"where": f"size = {'9' * 30}"}, "option where: size = 9"),
-        ({"where": "swapped = 1"}, "of another kind"),
+        ({"where": "size = 'abc'"}, "option where: column size is bigint, and 'abc' is string"),
+        ({"where": "queue IN (1, 'a')"}, "option where: column queue is string, and 1 is bigint"),
+        ({"where": f"size = {'9' * 30}"}, "option where: 9{30} is beyond bigint"),
+        ({"where": "swapped = 1"}, "option where: column swapped is boolean, and 1 is bigint"),
         ({"columns": "uuid,uuid"}, "each column is named once"),
         ({"parts": "9" * 5_000}, "from 0 to 100000, not '9{100}...'$"),
         ({"parts": "1_0"}, "not '1_0'"),

@@ -14,7 +14,8 @@ from pyspark.sql.types import StructType
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
-from ullage_spark import snapshot
+from ullage_spark import pushes_filters, snapshot
+from ullage_spark.pushdown import ENABLED
 from ullage_spark.reader import TableReader, bounded
 from ullage_spark.tables import COLUMNS, as_timestamps
 
@@ -28,8 +29,20 @@ def pickle_of(thing: object) -> bytes:
 
 
 def test_filters_are_not_taken(spark: SparkSession, fleet: Fleet) -> None:
-    """A source that takes them keeps those of the first action for the next: counts after a filter must be whole."""
+    """A source that takes them keeps those of the first action for the next: counts after a filter must be whole. A
+    session is tried for that; once PySpark is mended, this test fails, and snapshots push filters by themselves.
+    """
     fleet.fill(1, 5)
+    assert not pushes_filters(spark)
+    spark.conf.set(ENABLED, "true")
+    try:
+        assert not pushes_filters(spark)
+        with snapshot(spark, endpoint=fleet.endpoint) as held:
+            rows = held.table("flowfiles")
+            assert [rows.filter("queue = 'in'").count(), rows.count()] == [18, 54]
+            assert held.table("flowfiles", pushdown=True).filter("queue = 'in'").count() == 18
+    finally:
+        spark.conf.unset(ENABLED)
     df = spark.read.format("ullage").option("endpoint", fleet.endpoint).load()
     df.createOrReplaceTempView("everything")
 

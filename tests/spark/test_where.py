@@ -1,19 +1,36 @@
 """The options `where`, `after` and `through`, and how a read of events is split: without a JVM, over real Flight."""
 
 import random
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
 from ullage.client.flight import FlightClient
 from ullage.wire.predicates import EVERY, Predicate
+from ullage.wire.where import VALUES_MAX
 from ullage_spark import eventparts
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.eventparts import PARTS_MAX, stretches
 from ullage_spark.predicates import Where
+from ullage_spark.pushdown import PushingReader
 from ullage_spark.reader import TableReader
 
 Row = dict[str, Any]
@@ -74,6 +91,64 @@ def test_nodes_send_the_rows_that_are_meant_and_no_others(fleet: Fleet, received
 
         assert {(row["node"], row["uuid"]) for row in rows} == expected, where
         assert sum(received) == len(expected), where
+
+
+def pushing(fleet: Fleet, **options: str) -> PushingReader:
+    """As Spark makes it for a session that pushes filters."""
+    given = {"endpoint": fleet.endpoint, "pushdown": "true", **options}
+    source = DefaultSource(given)
+    made = source.reader(source.schema())
+    assert isinstance(made, PushingReader)
+    return made
+
+
+def test_filters_of_sparks_own_are_evaluated_by_nodes(fleet: Fleet, received: list[int]) -> None:
+    """Beside the option; those that nodes cannot evaluate, or not alike, are given back as they are."""
+    fleet.fill(1, 10)
+    everything = rows_of(reader_of(fleet, "flowfiles"))
+    soon = datetime(2100, 1, 1, tzinfo=UTC)
+    pushed: list[tuple[Filter, Callable[[Row], object]]] = [
+        (EqualTo(("queue",), "in"), lambda row: row["queue"] == "in"),
+        (Not(EqualTo(("queue",), "in")), lambda row: row["queue"] not in ("in", None)),
+        (In(("size",), (0, 1, 5)), lambda row: row["size"] in (0, 1)),
+        (Not(In(("queue",), ("in",))), lambda row: row["queue"] == "out"),
+        (GreaterThan(("size",), 300), lambda row: row["size"] > 300),
+        (LessThanOrEqual(("entry_time",), soon), lambda row: True),
+        (IsNull(("queue",)), lambda row: row["queue"] is None),
+        (IsNotNull(("expires_time",)), lambda row: False),
+        (EqualTo(("swapped",), False), lambda row: True),
+        (StringStartsWith(("queue",), "o"), lambda row: row["queue"] == "out"),
+        (StringEndsWith(("queue",), "%"), lambda row: False),
+        (StringContains(("node",), "b"), lambda row: row["node"] == "b"),
+    ]
+    for filter, is_meant in pushed:
+        reader = PushingReader(
+            {"endpoint": fleet.endpoint, "where": "size >= 1"}, DefaultSource({"endpoint": fleet.endpoint}).schema()
+        )
+        received.clear()
+
+        assert list(reader.pushFilters([filter])) == []
+        rows = rows_of(reader)
+
+        assert sorted(row["uuid"] for row in rows) == sorted(
+            row["uuid"] for row in everything if row["size"] >= 1 and is_meant(row)
+        ), filter
+        assert sum(received) == len(rows)
+
+    given_back = [
+        EqualTo(("size",), 1.5),
+        EqualTo(("parents",), ["x"]),
+        EqualTo(("attributes", "from"), "a"),
+        EqualTo(("entry_time",), datetime(2100, 1, 1)),  # noqa: DTZ001 - of no zone, as TIMESTAMP_NTZ is
+        EqualNullSafe(("queue",), "in"),
+        EqualTo(("queue",), None),
+    ]
+    reader = pushing(fleet)
+    left = list(reader.pushFilters([pushed[0][0], *given_back]))
+    assert [any(each is one for one in left) for each in given_back] == [True] * len(given_back)
+    assert len(left) == len(given_back)
+    many: list[Filter] = [In(("size",), tuple(range(VALUES_MAX + 10)))]
+    assert reader.pushFilters(many) == many
 
 
 def test_a_node_whose_rows_are_left_out_is_not_read(fleet: Fleet, received: list[int]) -> None:

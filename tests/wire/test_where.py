@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ from ullage.wire.predicates import (
     some,
     written,
 )
-from ullage.wire.where import DEPTH_MAX, PATTERN_MAX, TERMS_MAX, TEXT_MAX, VALUES_MAX, parse
+from ullage.wire.where import DEPTH_MAX, PATTERN_MAX, TERMS_MAX, TEXT_MAX, VALUES_MAX, WILDCARDS_MAX, parse
 
 KINDS = {"q": ColumnKind.TEXT, "n": ColumnKind.NUMBER, "b": ColumnKind.FLAG}
 TYPES = {"q": pa.string(), "n": pa.int64(), "b": pa.bool_()}
@@ -243,6 +244,7 @@ HOSTILE = {
     "negations": "NOT " * 50_000 + "b",
     "wide": " OR ".join(["b"] * (TERMS_MAX + 1)),
     "values": f"n IN ({', '.join(map(str, range(VALUES_MAX + 2)))})",
+    "values of several lists": " OR ".join([f"n IN ({', '.join('1' * (VALUES_MAX // 10))})"] * 11),
     "pattern": f"q LIKE '{'x' * (PATTERN_MAX + 1)}'",
     "wildcards": f"q LIKE '{'%a' * 100}'",
     "quotes": "q = '" + "''" * 100_000,
@@ -269,6 +271,21 @@ def test_what_is_within_the_bounds_is_taken() -> None:
     values = parse(f"n IN ({', '.join(map(str, range(VALUES_MAX)))})", KINDS, "rows")
     assert isinstance(values, Among)
     assert len(values.values) == VALUES_MAX
+
+
+def test_the_bounds_are_those_that_are_told() -> None:
+    """Whoever writes a client reads them in docs/flight.md."""
+    told = Path(__file__).parents[2].joinpath("docs", "flight.md").read_text(encoding="utf-8")
+
+    for bound in (
+        f"{TEXT_MAX // 1024} KiB",
+        f"{TERMS_MAX} comparisons",
+        f"{VALUES_MAX:,} values",
+        f"{DEPTH_MAX} brackets",
+        f"{PATTERN_MAX:,} characters",
+        f"{WILDCARDS_MAX} `%`",
+    ):
+        assert bound in told
 
 
 def test_any_text_parses_or_is_refused(seed: int) -> None:

@@ -49,7 +49,8 @@ def _batch(
     wanted = _read(run, (), schema.names) if mask.true_count else None
     if wanted is None:
         return _nothing(schema)
-    chosen = {name: column.filter(mask) for name, column in wanted.items()}
+    is_all = mask.true_count == len(mask)  # of most reads they are, and then nothing need be copied
+    chosen = wanted if is_all else {name: column.filter(mask) for name, column in wanted.items()}
     return pa.record_batch([SOURCES[name].make(chosen) for name in schema.names], schema=schema)
 
 

@@ -39,7 +39,7 @@ TERMS_MAX: Final = 256
 """Comparisons: each is evaluated on every row that nothing else leaves out."""
 
 VALUES_MAX: Final = 5_000
-"""Values of one list."""
+"""Values of all lists."""
 
 PATTERN_MAX: Final = 1_000
 """Characters of a pattern."""
@@ -98,7 +98,7 @@ class _Parser:
         self._text = text
         self._columns = columns
         self._table = table
-        self._depth = self._terms = 0
+        self._depth = self._terms = self._listings = 0
         self._at = self._ended = 0
         self._kind = self._word = ""
         self._next()
@@ -167,7 +167,7 @@ class _Parser:
     def _condition(self) -> Predicate:
         self._terms += 1
         if self._terms > TERMS_MAX:
-            self._refuse(f"there are more than {TERMS_MAX} conditions: IN takes a list of {VALUES_MAX} values")
+            self._refuse(f"there are more than {TERMS_MAX} conditions: IN takes a list of values")
         if self._kind == "name" and self._word.upper() in ("TRUE", "FALSE", "NULL"):
             word = self._word.upper()
             self._next()
@@ -241,13 +241,17 @@ class _Parser:
 
     def _values(self, column: Column, kind: ColumnKind) -> tuple[Value, ...]:
         self._require("(")
-        values = [self._value(column, kind)]
+        values = [self._listed(column, kind)]
         while self._takes(","):
-            values.append(self._value(column, kind))
-            if len(values) > VALUES_MAX:
-                self._refuse(f"column {column.name} is compared with more than {VALUES_MAX} values")
+            values.append(self._listed(column, kind))
         self._require(")")
         return tuple(dict.fromkeys(values))
+
+    def _listed(self, column: Column, kind: ColumnKind) -> Value:
+        self._listings += 1
+        if self._listings > VALUES_MAX:
+            self._refuse(f"more than {VALUES_MAX} values are listed, with those of column {column.name}")
+        return self._value(column, kind)
 
     def _value(self, column: Column, kind: ColumnKind) -> Value:
         """A literal of this kind."""

@@ -80,6 +80,9 @@ def test_each_column_is_what_the_events_say(workshop: Workshop) -> None:
     for name in table.schema.names:
         alone = peer.table("provenance", columns=[name])[name].to_pylist()
         assert [dict(value) if "attributes" in name else value for value in alone] == [row[name] for row in expected]
+    for row in expected:  # each alone, or what is the same for all of a run would not be seen
+        (alone,) = peer.table("provenance", where=f"sequence = {row['sequence']}", columns=["attributes"]).to_pylist()
+        assert dict(alone["attributes"]) == row["attributes"]
     changes = [(row["attributes_before"].keys(), row["attributes"].keys()) for row in expected]
     assert any(before - after for before, after in changes)
     assert any(after - before for before, after in changes if before)
