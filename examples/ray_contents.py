@@ -43,12 +43,10 @@ def main(url: str, socket: str, token_file: str = "") -> None:
     token = Path(token_file).read_text(encoding="utf-8").strip() if token_file else None
     with ullage.connect(url, token=token) as repository:
         handles = [each.handle for each in repository.handles.all()]
-    contents = ContentDataset(socket, handles, token=token)
+    contents: ContentDataset[bytes] = ContentDataset(socket, handles, token=token)
     numbers = ray.data.range(len(contents))
     workers = ray.data.ActorPoolStrategy(size=WORKERS)
-    read = numbers.map_batches(
-        Read, fn_constructor_args=(contents,), batch_size=BATCH, compute=workers, num_cpus=CORES
-    )
+    read = numbers.map_batches(Read, fn_constructor_args=(contents,), batch_size=BATCH, compute=workers, num_cpus=CORES)
     seen = read.take_all()
     different = len({row["digest"] for row in seen})
     print(f"{len(seen)} contents, {sum(int(row['size']) for row in seen)} bytes, {different} of them different")
