@@ -275,7 +275,7 @@ def _steps(options: dict[str, Any]) -> dict[str, float]:
     nobody: Any = None
 
     def take() -> None:
-        with snapshot(nobody, **options):
+        with snapshot(nobody, **options, pushdown="false"):
             pass
 
     nodes = [node.name for node in discover(SourceOptions.of(options))]  # connections stand from here on

@@ -17,8 +17,9 @@ from ullage.client.flight import FlightClient
 from ullage.client.proof import Identity, identity_of
 from ullage.client.retries import PASSING, Retries
 from ullage.client.socket import SocketClient
-from ullage.errors import UllageError
+from ullage.errors import QuotaReached, ServiceBusy, UllageError
 from ullage.wire.tickets import ABOUT, FlightAction, NodeIdentity, Nothing, SocketIdentity
+from ullage_spark import skips
 from ullage_spark.addresses import FleetNode, addresses
 from ullage_spark.errors import NodesMissing, SparkSourceError
 from ullage_spark.settings import NodeSnapshot, SourceOptions
@@ -47,6 +48,14 @@ ANSWER_SECONDS: Final = 5.0
 MISSING_SECONDS: Final = 10.0
 """How long a node is asked before it counts as missing: one that restarts is back within seconds, and a task that
 fails sooner costs Spark a stage.
+"""
+
+BUSY: Final = (ServiceBusy, QuotaReached)
+"""Said by a node that is there, and has as much under way as it takes of all, or of one account."""
+
+BUSY_SECONDS: Final = 300.0
+"""How long a task waits for its turn to read or to write at such a node. A job of a hundred cores has more streams than
+a node takes of one account: who gives up after some seconds costs it the task four times, and then the job.
 """
 
 AGAIN_SECONDS: Final = 0.5
@@ -80,15 +89,29 @@ def called(settings: SourceOptions) -> Roll:
         raise missing_error(found.missing, len(found.nodes) + len(found.missing))
     if found.missing and not found.nodes:
         raise missing_error(found.missing, len(found.missing))
+    _tell_skipped(settings, found.missing, len(found.nodes) + len(found.missing))
     return found
+
+
+def _tell_skipped(settings: SourceOptions, missing: Sequence[MissingNode], count: int) -> None:
+    if missing:
+        known = [each.live_bytes for each in missing if each.live_bytes is not None]
+        unknown = f", and of {len(missing) - len(known)} nobody knows" if len(known) < len(missing) else ""
+        held = f"which hold {sum(known)} bytes of content{unknown}"
+        who = ", ".join(each.name for each in missing)
+        text = f"a job goes on without {len(missing)} of {count} nodes, {held}: {_named(missing)}"
+        skips.tell(settings.endpoint, who, text)
+
+
+def _named(missing: Sequence[MissingNode]) -> str:
+    more = f"; and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    return "; ".join(f"{each.name} ({each.reason})" for each in missing[:NAMED_MAX]) + more
 
 
 def missing_error(missing: Sequence[MissingNode], count: int, why: str = "") -> NodesMissing:
     """Says which, and what to do; `why`, for what nodes may not be skipped."""
-    named = "; ".join(f"{each.name} ({each.reason})" for each in missing[:NAMED_MAX])
-    more = f"; and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
     return NodesMissing(
-        f"{len(missing)} of {count} nodes cannot be read or written now: {named}{more}. Option "
+        f"{len(missing)} of {count} nodes cannot be read or written now: {_named(missing)}. Option "
         + (f"missingNodes=wait waits for them; none is skipped, because {why}" if why else SKIP_OR_WAIT)
     )
 
@@ -165,6 +188,7 @@ def on_each(
     missing = [each for each in side_by_side(done, nodes) if each is not None]
     if missing and (settings.missing_nodes != "skip" or len(missing) == len(nodes)):
         raise missing_error(missing, len(nodes))
+    _tell_skipped(settings, missing, len(nodes))
     return missing
 
 
@@ -204,14 +228,22 @@ def naming(node: FleetNode) -> Iterator[None]:
         raise
 
 
-def asked_again(settings: SourceOptions, work: Callable[[], T]) -> T:
-    """What a node gives that was there a moment ago; tried again as long as the options say to wait."""
-    return _retries(max(MISSING_SECONDS, waits_seconds(settings))).run(work)
+def asked_again(settings: SourceOptions, work: Callable[[], T], *, busy_seconds: float = 0.0) -> T:
+    """What a node gives that was there a moment ago; tried again as long as the options say to wait, and for
+    `busy_seconds` while it has enough to do.
+    """
+    within = max(MISSING_SECONDS, waits_seconds(settings))
+    return _retries(max(within, busy_seconds), BUSY).run(lambda: _retries(within).run(work))
 
 
-def _retries(within_seconds: float) -> Retries:
-    attempts = 6 + int(within_seconds)
-    return Retries(attempts=attempts, first_seconds=0.2, longest_seconds=3.0, within_seconds=within_seconds)
+def _retries(within_seconds: float, passing: tuple[type[Exception], ...] = PASSING) -> Retries:
+    return Retries(
+        attempts=6 + int(within_seconds),
+        first_seconds=0.2,
+        longest_seconds=3.0,
+        within_seconds=within_seconds,
+        passing=passing,
+    )
 
 
 def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
@@ -250,7 +282,7 @@ def _introduced(settings: SourceOptions, node: FleetNode) -> FleetNode | Missing
 
     try:
         with naming(node):
-            said = _retries(MISSING_SECONDS).run(about)
+            said = _retries(MISSING_SECONDS, (*PASSING, QuotaReached)).run(about)
     except PASSING as error:
         return msgspec.structs.replace(missing, reason=node.trouble or str(error))
     if node.name and node.name != said.node:

@@ -36,7 +36,7 @@ from ullage.wire.tickets import (
 from ullage_spark.addresses import FleetNode
 from ullage_spark.dayfiles import DAY, DayFiles, compacted
 from ullage_spark.errors import EventsLost, SparkSourceError
-from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, missing_error, side_by_side
+from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, flight_of, missing_error, roll_call, side_by_side
 from ullage_spark.histories import HistoryFile, HistoryTable, State, folder_tables
 from ullage_spark.lineage_events import ToldRun
 from ullage_spark.offsets import NodeOffset, shares
@@ -149,7 +149,9 @@ class _Feeding:
         self._added = dict.fromkeys(TIMES, 0)
 
     def carried_out(self) -> HistoryRun:
-        roll = called(self._settings)
+        roll = roll_call(self._settings)
+        if not roll.nodes:
+            raise missing_error(roll.missing, len(roll.missing))
         self._missing = {each.name: each for each in roll.missing}
         self._nodes = {node.name: node for node in roll.nodes}
         self._feed_events()
@@ -298,7 +300,8 @@ class _Feeding:
         """Those that it remembers and that have ended."""
         settings = structs.replace(self._settings, table="runs")
         batches = list(table_rows(settings, node, schema_of(settings), TableTicket(name="runs")))
-        rows = pa.Table.from_batches(batches, _rows("runs")).filter(pc.field("ended_time").is_valid())
+        rows = pa.Table.from_batches(batches, _rows("runs"))
+        rows = rows.filter(pc.is_valid(rows["ended_time"]))
         return rows.combine_chunks().to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], _rows("runs"))
 
     @contextmanager

@@ -101,7 +101,10 @@ def iceberg_tables(where: str, schemas: Mapping[str, pa.Schema]) -> Iterator[tup
     name, _, namespace = where.partition("/")
     if not name or not namespace:
         raise SparkSourceError(f"{where!r} names no history in Iceberg: iceberg:CATALOG/NAMESPACE does")
-    catalog = load_catalog(name)
+    try:
+        catalog = load_catalog(name)
+    except ValueError as error:
+        raise SparkSourceError(f"catalog {name}: {error}") from error
     catalog.create_namespace_if_not_exists(namespace)
     for table, schema in schemas.items():
         identifier = f"{namespace}.{table}"

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ullage.client.retries import PASSING
+from ullage.errors import UllageError
 from ullage.wire.tickets import TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
@@ -124,7 +124,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         def lag(name: str) -> tuple[str, NodeLag]:
             try:
                 backlog, since = self._lag(self._nodes[name], self._planned[name]["sequence"])
-            except PASSING as error:
+            except UllageError as error:  # a refusal too: whoever plans the next batch is told of it
                 return name, NodeLag(missing=str(error))
             return name, NodeLag(backlog=backlog, oldest_unread_millis=since)
 

@@ -23,7 +23,7 @@ from ullage.wire.problems import problem_of
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import ContentUnreadable, SparkSourceError
-from ullage_spark.fleet import asked_again, flight_of, socket_of
+from ullage_spark.fleet import BUSY_SECONDS, asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
 
@@ -285,7 +285,7 @@ class Opener(Carried):
     def _remote(
         self, node: FleetNode, wanted: Sequence[Address], seals: Seals, ranges: Ranges = None
     ) -> list[bytes | str]:
-        return asked_again(self.settings, lambda: self._fetched(node, wanted, seals, ranges))
+        return asked_again(self.settings, lambda: self._fetched(node, wanted, seals, ranges), busy_seconds=BUSY_SECONDS)
 
     def _fetched(self, node: FleetNode, wanted: Sequence[Address], seals: Seals, ranges: Ranges) -> list[bytes | str]:
         pieces: list[list[bytes]] = [[] for _ in wanted]

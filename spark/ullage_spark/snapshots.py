@@ -13,21 +13,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StructType
 
-from ullage.client.retries import PASSING
 from ullage.errors import UllageError
-from ullage.wire.predicates import Predicate, written
-from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, SnapshotRenewal, SnapshotRequest, TableTicket
+from ullage.wire.predicates import Predicate
+from ullage.wire.tickets import RELEASE, RENEW, SNAPSHOT, SnapshotRelease, SnapshotRenewal, SnapshotRequest
 from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, called, flight_of, on_each, side_by_side
+from ullage_spark.fleetrows import FleetRows
 from ullage_spark.lineage_events import ToldRun
 from ullage_spark.offsets import Heartbeat
 from ullage_spark.opener import FOUND_BY, GROUP_BYTES, SEAL, Use, use_of
 from ullage_spark.opening import opening_source
 from ullage_spark.pushdown import pushes_filters
-from ullage_spark.reader import table_rows
 from ullage_spark.settings import NodeSnapshot, ReadOptions, as_options
-from ullage_spark.tables import COMPLETENESS, schema_of
+from ullage_spark.tables import COMPLETENESS
 
 TTL_SECONDS: Final = 300.0
 """How long nodes keep a snapshot of a driver that has died."""
@@ -68,25 +67,9 @@ class FleetSnapshot:
         return self.table(COMPLETENESS)
 
     def rows(self, table: str, columns: Sequence[str], predicate: Predicate) -> list[pa.RecordBatch]:
-        """Rows of a table at this moment in the driver itself, without a job of Spark's: of few that an index finds.
-        NodesMissing as anywhere.
-        """
-        given = {**self._options, "table": table, "columns": ",".join(columns), "where": written(predicate)}
-        settings = ReadOptions.of({**given, "snapshot": self.id})
-        schema, snapshots = schema_of(settings), settings.snapshots()
-        found: list[pa.RecordBatch] = []
-
-        def read(node: FleetNode) -> None:
-            wanted = TableTicket(name=table, snapshot=snapshots[node.name].id)
-            try:
-                found.extend(list(table_rows(settings, node, schema, wanted)))
-            except PASSING:
-                raise
-            except UllageError as refusal:
-                raise SparkSourceError(f"node {node.name}, table {table}: {refusal}") from refusal
-
-        on_each(settings, self.nodes, read)
-        return found
+        """Rows of a table at this moment in the driver itself, without a job of Spark's; see `FleetRows`."""
+        settings = ReadOptions.of({**self._options, "snapshot": self.id})
+        return FleetRows(settings, self.nodes).rows(table, columns, predicate)
 
     def with_content(
         self,
@@ -132,7 +115,7 @@ def snapshot(
             f"ttl_seconds is from {TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g}, not {ttl_seconds!r}: heartbeats renew it"
         )
     given = as_options(options)
-    if pushes_filters(spark) and "pushdown" not in {name.lower() for name in given}:
+    if "pushdown" not in {name.lower() for name in given} and pushes_filters(spark):
         given["pushdown"] = "true"
     settings = ReadOptions.of(given)
     told = ToldRun.of("ullage.read", settings)

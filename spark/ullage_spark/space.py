@@ -41,7 +41,9 @@ def figures(node: str, now_millis: int, tables: Tables, pass_rows: int = PASS_RO
     `live_bytes`, the `pinned_bytes` that are dead beside them, and the `files` that they keep.
     """
     columns = ["resource_claim", "container", "length", "claimants", "punched_bytes", "file", "archived_millis"]
-    disk = tables("resource_claims", columns).read_all()
+    received = tables("resource_claims", columns).read_all()
+    # A copy: Arrow joins what lies at any address, as in a message, with a warning on stderr for each batch.
+    disk = received.take(pa.array(range(received.num_rows), pa.int64()))
     files = disk.filter((pc.field("resource_claim") == pc.field("file")) & (pc.field("archived_millis") == 0))
     passes = 1 + (pc.sum(disk["claimants"]).as_py() or 0) // pass_rows
     placed = pa.concat_tables([_placed(now_millis, tables, disk, at, passes) for at in range(passes)])

@@ -36,7 +36,18 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError, WriteNotFinished
 from ullage_spark.fingerprint import Fingerprint, continuing
-from ullage_spark.fleet import HERE, ask, called, flight_of, missing_error, naming, on_each, side_by_side
+from ullage_spark.fleet import (
+    BUSY_SECONDS,
+    HERE,
+    ask,
+    asked_again,
+    called,
+    flight_of,
+    missing_error,
+    naming,
+    on_each,
+    side_by_side,
+)
 from ullage_spark.lineage_events import ToldRun, queue_dataset
 from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
 
@@ -107,13 +118,24 @@ class StagingWriter(Carried):
         node = self._node_for(*((0, 0) if context is None else (context.partitionId(), context.attemptNumber())))
         if begins and self._begin(node, write) == "committed":
             return StagedAttempt(node.name, "", 0, Fingerprint())  # an earlier run of the same batch did it
-        attempt = str(uuid.uuid4())
         fingerprint = Fingerprint()
         rows = named(rows)
         seen = fingerprint.seeing(rows) if self._name else rows
         counted = Packed(seen, self._settings.stage_bytes)
+        sent = Repeated(counted.batches())
+
+        def staged() -> str:
+            attempt = str(uuid.uuid4())
+            try:
+                flight_of(self._settings, node).stage(write, attempt, sent.again(), PUT_SCHEMA, sent.settle)
+            except UllageError as error:
+                if sent.is_settled:
+                    raise SparkSourceError(f"node {node.name}: {error}") from error  # only Spark has the rows still
+                raise
+            return attempt
+
         with naming(node):
-            flight_of(self._settings, node).stage(write, attempt, counted.batches(), PUT_SCHEMA)
+            attempt = asked_again(self._settings, staged, busy_seconds=BUSY_SECONDS)
         return StagedAttempt(node.name, attempt, counted.transactions, fingerprint)
 
     def _node_for(self, partition: int, retry: int) -> FleetNode:
@@ -264,6 +286,30 @@ class StagingWriter(Carried):
                 f"write {write} is decided, and {len(left)} of its nodes could not be told, {name} first: repeat the "
                 "write under its name"
             ) from reason
+
+
+class Repeated:
+    """Batches that can be sent once more, until the node has told of the first: one that has no room for another stream
+    says so when some of them are on their way.
+    """
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._rest = batches
+        self._taken: list[pa.RecordBatch] = []
+        self.is_settled = False
+
+    def again(self) -> Iterator[pa.RecordBatch]:
+        """All of them, from the first on."""
+        yield from self._taken[:]
+        for batch in self._rest:
+            if not self.is_settled:
+                self._taken.append(batch)
+            yield batch
+
+    def settle(self) -> None:
+        """They are not sent again, and forgotten."""
+        self.is_settled = True
+        self._taken = []
 
 
 class Packed:

@@ -2,6 +2,7 @@
 
 import threading
 from collections import defaultdict
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_ullage import DefaultSource
 from tests.spark.played import played_nodes
 from tests.spark.test_sink import COLUMNS
-from ullage_spark import snapshot
+from ullage_spark import FleetSnapshot, snapshot
 from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.writer import StagedAttempt
 
@@ -46,10 +47,15 @@ def meeting() -> Meeting:
     return Meeting()
 
 
+def taken(addresses: list[str]) -> AbstractContextManager[FleetSnapshot]:
+    """A snapshot that no session of Spark's is there for."""
+    nobody: Any = None
+    return snapshot(nobody, endpoint=",".join(addresses), pushdown="false")
+
+
 def test_a_snapshot_is_taken_and_released_on_all_nodes_at_once(meeting: Meeting) -> None:
     """After all of them have said who they are."""
-    nobody: Any = None
-    with played_nodes(NODES, meeting.asked) as addresses, snapshot(nobody, endpoint=",".join(addresses)) as moment:
+    with played_nodes(NODES, meeting.asked) as addresses, taken(addresses) as moment:
         assert [node.flight for node in moment.nodes] == sorted(addresses)
     assert meeting.met == dict.fromkeys(("about", "snapshot", "release"), NODES)
 

@@ -12,10 +12,12 @@ import pytest
 from click.testing import CliRunner
 from pyiceberg.utils.config import Config
 
-from tests.spark.fleet import Fleet, Mixed
+from tests.service.running import until
+from tests.spark.fleet import Fleet, Mixed, fleet_at
 from tests.spark.histories import rows, rows_of
 from tests.support import ManualClock
 from ullage.clock import Clock
+from ullage.contract import Duration
 from ullage.wire.provenance import EventQuery
 from ullage.wire.space import RunRequest
 from ullage_agent.cli.app import app
@@ -171,6 +173,9 @@ def test_a_silent_node_is_left_out_and_caught_up(mixed: Mixed, tmp_path: Path) -
     mixed.stop()
     with pytest.raises(NodesMissing, match=mixed.silent):
         feed(where, endpoint=mixed.endpoint)
+    assert rows(where)["events"] == [["a", 1], ["a", 2]]
+    with pytest.raises(NodesMissing, match="1 of 1 nodes"):
+        feed(where, endpoint=mixed.silent, missingNodes="skip")
     found = feed(where, endpoint=mixed.endpoint, missingNodes="skip")
     assert [each.name for each in found.missing] == [mixed.silent]
     assert {node for node, _ in rows(where)["events"]} == {"a"}
@@ -179,6 +184,28 @@ def test_a_silent_node_is_left_out_and_caught_up(mixed: Mixed, tmp_path: Path) -
 
     assert rows(where)["events"] == [["a", 1], ["a", 2], ["here", 1], ["here", 2], ["here", 3]]
     assert {row["node"] for row in rows_of(where, "space")} == {"a", "here"}
+
+
+def test_a_node_that_is_killed_amid_a_run_is_caught_up(
+    mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first commit, which has some of it: what follows comes once it is back, and nothing comes twice."""
+    where = str(tmp_path / "history")
+    with written(where, Clock()) as tables:
+        table, commit = tables["events"], tables["events"].commit
+
+        def commit_and_kill(*arguments: Any) -> None:
+            commit(*arguments)
+            mixed.other.kill()
+
+        monkeypatch.setattr(table, "commit", commit_and_kill)
+        options = {"endpoint": mixed.endpoint, "missingNodes": "skip", "maxEvents": 2}
+        assert [each.name for each in fed(tables, options, Clock()).missing] == ["here"]
+    assert rows(where)["events"] == [["a", 1], ["a", 2], ["here", 1]]
+    mixed.other.start()
+    feed(where, endpoint=mixed.endpoint, missingNodes="wait")
+
+    assert rows(where)["events"] == [["a", 1], ["a", 2], ["here", 1], ["here", 2], ["here", 3]]
 
 
 def test_events_that_are_gone_stop_their_node_until_somebody_lets_them_go(fleet: Fleet, tmp_path: Path) -> None:
@@ -200,6 +227,41 @@ def test_events_that_are_gone_stop_their_node_until_somebody_lets_them_go(fleet:
     assert result.exit_code == 0, result.output
     assert "another repository" in result.stderr
     assert len(rows(where)["events"]) == len(events(fleet)) + len(before) // 2
+
+
+def test_what_is_not_read_yet_is_held_and_what_is_gone_is_told(tmp_path: Path) -> None:
+    """Nodes that keep events for a millisecond keep those that a history waits for; after its time they are gone."""
+    where = str(tmp_path / "history")
+    with fleet_at(tmp_path, "a", provenance={"max_storage_time": Duration(1)}) as fleet:
+        provenance = fleet.repository("a").provenance
+        provenance.holds.end("restart")
+
+        def fill() -> int:
+            fleet.fill(3, 1)
+            provenance.drain()
+            return provenance.span()[1]
+
+        def retain(first: int) -> None:
+            until(
+                lambda: provenance.retain() >= 0 and provenance.span()[0] == first, f"the events before {first} to go"
+            )
+
+        read = fill()
+        feed(where, endpoint=fleet.endpoint)
+        unread = fill()
+        retain(read + 1)
+        feed(where, endpoint=fleet.endpoint)
+        assert rows(where)["events"] == [["a", at + 1] for at in range(unread)]
+
+        (holder,) = provenance.holds.all(0)
+        provenance.holds.end(holder)
+        newest = fill()
+        retain(newest + 1)
+        fill()
+        with pytest.raises(EventsLost, match=f"{newest - unread} of the events after {unread} "):
+            feed(where, endpoint=fleet.endpoint)
+        found = feed(where, endpoint=fleet.endpoint, failOnDataLoss=False)
+    assert len(found.lost) == 1
 
 
 def some_rows(days: int, count: int, payload: int = 10) -> pa.RecordBatch:
@@ -291,13 +353,17 @@ def test_a_history_has_one_writer(fleet: Fleet, where: str) -> None:
     assert rows(where)["events"] == events(fleet)
 
 
-def test_the_command_says_what_it_added_and_what_is_wrong(fleet: Fleet, tmp_path: Path) -> None:
-    """In words or as JSON; a roll-up needs no fleet."""
+def test_the_command_says_what_it_added_and_what_is_wrong(
+    fleet: Fleet, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In words or as JSON, and nothing beside; a roll-up needs no fleet."""
     fleet.fill(3, 1)
     where = str(tmp_path / "history")
     history = ["spark", "history", where, "-e", fleet.endpoint]
     assert f"{len(events(fleet))} rows of events" in RUNNER.invoke(app, history).output
     assert json.loads(RUNNER.invoke(app, [*history, "--json"]).stdout)["rows"]["events"] == 0
     assert "1 days rolled up" in RUNNER.invoke(app, ["spark", "rollup", where]).output
-    wrong = RUNNER.invoke(app, ["spark", "rollup", "iceberg:test"])
-    assert (wrong.exit_code, "iceberg:CATALOG/NAMESPACE does" in wrong.output) == (2, True)
+    for place, told in (("test", "iceberg:CATALOG/NAMESPACE does"), ("nowhere/flows", "catalog nowhere: URI missing")):
+        wrong = RUNNER.invoke(app, ["spark", "rollup", f"iceberg:{place}"])
+        assert (wrong.exit_code, told in wrong.output) == (2, True)
+    assert "aligned" not in capfd.readouterr().err

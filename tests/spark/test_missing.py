@@ -67,7 +67,12 @@ def completeness(options: dict[str, str]) -> dict[str, tuple[bool, int | None]]:
 
 def test_a_read_that_skips_says_what_is_missing(mixed: Mixed) -> None:
     """Before the snapshot, when nobody knows how much; at one, where it says what it held."""
-    options: dict[str, Any] = {"endpoint": mixed.endpoint, "missingNodes": "skip", "localityWait": "0"}
+    options: dict[str, Any] = {
+        "endpoint": mixed.endpoint,
+        "missingNodes": "skip",
+        "localityWait": "0",
+        "pushdown": "false",
+    }
     nobody: Any = None
     with snapshot(nobody, **options) as moment:
         at = {**options, "snapshot": moment.id}

@@ -179,10 +179,10 @@ class Struck:
                 if client.url == self.url:
                     self.at("middle")
 
-        def staged(client: FlightClient, write: str, attempt: str, given: Any, schema: Any) -> Any:
+        def staged(client: FlightClient, write: str, attempt: str, given: Any, *more: Any) -> Any:
             if client.url == self.url:
                 self.at("stage")
-            return stage(client, write, attempt, sent(client, given), schema)
+            return stage(client, write, attempt, sent(client, given), *more)
 
         return staged
 
@@ -251,7 +251,7 @@ class Reading(Life):
 
     def run(self) -> None:
         nobody: Any = None
-        options: dict[str, Any] = {"endpoint": self.endpoint}
+        options: dict[str, Any] = {"endpoint": self.endpoint, "pushdown": "false"}
         with snapshot(nobody, ttl_seconds=60, **options) as moment:
             # Which node keeps a scan's list is drawn anew for each.
             rows = [self._uuids({**options, "snapshot": moment.id, "parts": "2"}) for _ in range(3)]

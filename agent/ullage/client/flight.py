@@ -4,7 +4,7 @@ What a node sends is believed as little as what a client sends: each batch is va
 that was asked for, before a byte of it is used. A node that sends anything else counts as not reachable.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
@@ -210,9 +210,22 @@ class FlightClient(Closable):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NotReachable(f"{self.url}: the node answered {action.name} with something else: {error}") from error
 
-    def stage(self, write: str, attempt: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> int:
-        """Stage batches of an attempt, each a transaction if no content goes on in the next; how many contents."""
-        return sum(len(uuids) for uuids in self._put(PutCommand(write=write, attempt=attempt), batches, schema))
+    def stage(
+        self,
+        write: str,
+        attempt: str,
+        batches: Iterable[pa.RecordBatch],
+        schema: pa.Schema,
+        on_told: Callable[[], object] = lambda: None,
+    ) -> int:
+        """Stage batches of an attempt, each a transaction if no content goes on in the next; how many contents.
+        `on_told` is called whenever the node has told of one.
+        """
+        count = 0
+        for uuids in self._put(PutCommand(write=write, attempt=attempt), batches, schema):
+            count += len(uuids)
+            on_told()
+        return count
 
     def _get(self, wanted: ContentTicket | TableTicket, schema: pa.Schema) -> Any:
         """The stream that answers a ticket. NotReachable if it is of another schema."""

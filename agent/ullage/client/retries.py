@@ -56,6 +56,8 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
     longest_seconds: float = 10.0
     within_seconds: float | None = None
     """No attempt begins later than so long after the first; None: only their number counts."""
+    passing: tuple[type[Exception], ...] = PASSING
+    """What is tried again."""
     sleep: Callable[[float], None] = time.sleep
     monotonic: Callable[[], float] = time.monotonic
     """Both passed in, so that tests wait for nothing."""
@@ -70,8 +72,8 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         for attempt in range(1, self.attempts):
             try:
                 return work()
-            except PASSING as error:
-                wait = self._wait(attempt, error.retry_after_seconds or 0)
+            except self.passing as error:
+                wait = self._wait(attempt, getattr(error, "retry_after_seconds", None) or 0)
                 if self.within_seconds is not None and self.monotonic() - began + wait > self.within_seconds:
                     raise
                 self.sleep(wait)

@@ -18,6 +18,7 @@ from typing import Any
 import click
 import msgspec
 
+from ullage.clock import moment_of
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.failures import CODES
 from ullage_agent.cli.options import (
@@ -152,12 +153,36 @@ def plan(
 @on_fleet
 def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_json: bool) -> None:
     """What a FlowFile was made from and what became of it, on all nodes."""
-    with _snapshot(fleet, holds=False) as held:
-        job = importlib.import_module("ullage_spark.lineage").lineage
-        found = job(held, flow_file, depth=depth, columns=(*LINEAGE, "sequence"))
-        _answer(found.events.select(*LINEAGE), output, as_json=as_json)
-    if not found.is_whole:
+    with _in_a_paragraph():
+        job = importlib.import_module("ullage_spark.lineage")
+    if output:
+        with _snapshot(fleet, holds=False) as held:
+            kept = job.lineage(held, flow_file, depth=depth, columns=(*LINEAGE, "sequence"))
+            _answer(kept.events.select(*LINEAGE), output, as_json=as_json)
+        is_whole = kept.is_whole
+    else:
+        is_whole = _traced(job, fleet, flow_file, depth, as_json=as_json)
+    if not is_whole:
         say("there is more of it: ask with a larger --depth, or from another of its FlowFiles")
+
+
+def _traced(job: Any, fleet: dict[str, str], flow_file: str, depth: int, *, as_json: bool) -> bool:
+    """Show it without a session: that takes longer to start than nodes take to find it."""
+    with _in_a_paragraph():
+        nodes = importlib.import_module("ullage_spark.fleetrows").FleetRows.of(fleet)
+        _tell_missing(nodes.missing)
+        found = job.traced(nodes, flow_file, depth=depth, columns=LINEAGE)
+    times = found.events.column("time").cast("int64").to_pylist()
+    others = found.events.drop_columns(["time"]).to_pylist()
+    events = [{"time": _iso(micros), **row} for micros, row in zip(times, others, strict=True)]
+    if as_json:
+        print_json(events)
+        return bool(found.is_whole)
+    columns = [f">{name}" if name == "size" else name for name in LINEAGE]
+    print_rows(columns, [[_cell(name, row[name]) for name in LINEAGE] for row in events[:ROWS_SHOWN]])
+    if len(events) > ROWS_SHOWN:
+        tell("and more: --output or --json has all of it")
+    return bool(found.is_whole)
 
 
 @spark.command()
@@ -252,10 +277,14 @@ def _snapshot(fleet: dict[str, str], *, holds: bool = True) -> Iterator[Any]:
     with _session() as session:
         snapshot = importlib.import_module("ullage_spark").snapshot
         with snapshot(session, holds=holds, **fleet) as held:
-            for each in held.missing:
-                left_out = "nobody knows how much" if each.live_bytes is None else size(each.live_bytes)
-                say(f"without node {each.name}, which holds {left_out}: {each.reason}")
+            _tell_missing(held.missing)
             yield held
+
+
+def _tell_missing(nodes: Sequence[Any]) -> None:
+    for each in nodes:
+        left_out = "nobody knows how much" if each.live_bytes is None else size(each.live_bytes)
+        say(f"without node {each.name}, which holds {left_out}: {each.reason}")
 
 
 @contextmanager
@@ -325,6 +354,10 @@ def _answer(found: Any, output: str, *, as_json: bool) -> None:
     print_rows(columns, shown)
     if len(rows) > ROWS_SHOWN:
         tell("and more: --output or --json has all of it")
+
+
+def _iso(micros: int) -> str:
+    return moment_of(micros // 1000).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _cell(name: str, value: Any) -> Any:

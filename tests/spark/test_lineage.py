@@ -1,0 +1,80 @@
+"""The lineage of a FlowFile over all nodes, and its command: without a JVM."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.spark.fleet import Fleet
+from ullage.engine.model import FlowFileRecord
+from ullage_agent.cli import spark as command
+from ullage_agent.cli.app import app
+from ullage_spark import lineage
+from ullage_spark.fleetrows import FleetRows
+from ullage_spark.lineage import traced
+
+COLUMNS = ("time", "node", "type", "uuid", "parents", "children")
+
+
+def tree(fleet: Fleet) -> list[FlowFileRecord]:
+    """A FlowFile, its three fragments, and the two of these that were merged; among others."""
+    fleet.fill(3, 5)
+    with fleet.repository("a").session() as session:
+        root = session.write(session.create(), b"abcdef")
+        parts = session.split(root, [2, 2, 2])
+        merged = session.merge(parts[:2])
+        session.transfer_many([root, *parts, merged], "in")
+        session.commit()
+    return [root, *parts, merged]
+
+
+def test_it_is_that_of_the_node(fleet: Fleet) -> None:
+    """Up and down from anywhere in a tree of splits and merges, with the events of all of them; bounds are told."""
+    root, one, two, three, merged = (record.id for record in tree(fleet))
+    rows = FleetRows.of({"endpoint": fleet.endpoint})
+
+    def found(start: str, **bounds: Any) -> tuple[set[str], bool]:
+        made = traced(rows, start, columns=COLUMNS, **bounds)
+        uuids = made.events.column("uuid").to_pylist()
+        expected = fleet.repository("a").history.lineage(start).events
+        assert made.events.column_names == [*COLUMNS]
+        assert bounds or uuids == [event.flow_file for event in expected if event.flow_file in made.flow_files]
+        return {*made.flow_files}, made.is_whole
+
+    assert found(root) == ({root, one, two, three, merged}, True)
+    assert found(merged) == ({root, one, two, merged}, True)
+    assert found(three) == ({root, three}, True)
+    assert found(root, depth=1) == ({root, one, two, three}, False)
+    assert not found(root, events_max=1)[1]
+    assert found("00000000-0000-4000-8000-000000000000") == ({"00000000-0000-4000-8000-000000000000"}, True)
+    assert traced(rows, "no uuid at all", columns=COLUMNS).events.num_rows == 0
+
+
+def test_many_flow_files_are_asked_for_in_parts(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question has a bound, a generation has none."""
+    records = tree(fleet)
+    monkeypatch.setattr(lineage, "ASKED_MAX", 2)
+
+    found = traced(FleetRows.of({"endpoint": fleet.endpoint}), records[0].id, columns=COLUMNS)
+
+    assert found.flow_files == {record.id for record in records}
+
+
+def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM takes longer to start than nodes take to answer."""
+    root = tree(fleet)[0].id
+    monkeypatch.setattr(command, "_session", None)
+
+    asked = CliRunner().invoke(app, ["spark", "lineage", root, "-e", fleet.endpoint, "--json"])
+    shown = CliRunner().invoke(app, ["spark", "lineage", root, "-e", fleet.endpoint, "--depth", "1"])
+    away = CliRunner().invoke(app, ["spark", "lineage", root, "-e", "grpc://127.0.0.1"])
+
+    assert asked.exit_code == 0, asked.output
+    events = json.loads(asked.stdout[asked.stdout.index("[\n") :])
+    assert {event["type"] for event in events} >= {"FORK"}
+    assert all(event["time"].endswith("Z") and event["node"] == "a" for event in events)
+    assert "FORK" in shown.stdout
+    assert "there is more of it" in shown.output
+    assert away.exit_code == 2
+    assert "no address of a node" in away.output
