@@ -144,8 +144,8 @@ def application(
     settings: dict[str, str] | None = None,
     retries: int = 0,
 ) -> dict[str, Any]:
-    """A job of `spark_account` as an object that the kubeflow operator submits, with more settings of Spark's; `retries`
-    times again if it fails.
+    """A job of `spark_account` as an object that the kubeflow operator submits, with more settings of Spark's; if it
+    fails `retries` times again.
     """
     spec = _spec(namespace, arguments)
     if retries:

@@ -261,9 +261,9 @@ def test_a_scheduled_application_is_waited_for_each_time_it_runs(kubeflow: Jobs)
 
 @pytest.mark.timeout(3 * LARGE_SECONDS_MAX)
 def test_a_large_application_reads_everything_once_whatever_happens_to_its_nodes(kubeflow: Jobs) -> None:
-    """Most of it where it lies. Amid its reading one node is cordoned and the agent of the other one killed, which loses
-    its part of the snapshot: the application is begun again, stores nothing twice, and reads all of it. Executors come
-    and go, slow tasks run twice, and the window waits.
+    """Most of it where it lies. Amid its reading one node is cordoned, and the agent of the other one killed, which
+    loses its part of the snapshot: the application is begun again, stores nothing twice, and reads all of it. Executors
+    come and go, slow tasks run twice, and the window waits.
     """
     flows = kubeflow.story.flows
     kubeflow.drop_some()
