@@ -89,13 +89,8 @@ def of_kubernetes(name: str) -> list[FleetNode]:
     It needs the verb `list` on endpointslices of that namespace, and on contentrepositorynodes: without that, a node
     that has no agent at all is not missed.
     """
-    namespace, _, repository = name.rpartition("/")
-    for each in filter(None, (namespace, repository)):
-        # It becomes a part of a URL that is asked with the pod's own account: `../../secrets` would be one, too.
-        if not NAME.fullmatch(each):
-            raise SparkSourceError(f"option endpoint: kubernetes:namespace/name, not {name!r}")
     try:
-        return _of_kubernetes(namespace, repository)
+        return _of_kubernetes(*place_of(name))
     except (OSError, ValueError) as error:
         if not os.path.exists(ACCOUNT):
             raise SparkSourceError(
@@ -105,10 +100,20 @@ def of_kubernetes(name: str) -> list[FleetNode]:
         raise SparkSourceError(f"option endpoint: kubernetes:{name}: Kubernetes does not list it: {error}") from error
 
 
-def _of_kubernetes(namespace: str, repository: str) -> list[FleetNode]:
+def place_of(name: str) -> tuple[str, str]:
+    """Namespace and name of a repository, from `namespace/name`, or from a name in the pod's own namespace."""
+    namespace, _, repository = name.rpartition("/")
+    for each in filter(None, (namespace, repository)):
+        # It becomes a part of a URL that is asked with the pod's own account: `../../secrets` would be one, too.
+        if not NAME.fullmatch(each):
+            raise SparkSourceError(f"option endpoint: kubernetes:namespace/name, not {name!r}")
     if not namespace:
         with open(f"{ACCOUNT}/namespace", encoding="utf-8") as file:
             namespace = file.read().strip()
+    return namespace, repository
+
+
+def _of_kubernetes(namespace: str, repository: str) -> list[FleetNode]:
     query = f"labelSelector=kubernetes.io%2Fservice-name%3D{repository}-nodes"
     found = addresses_of(_listed(f"apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?{query}"))
     try:
@@ -120,14 +125,28 @@ def _of_kubernetes(namespace: str, repository: str) -> list[FleetNode]:
     return with_objects(found, [each for each in objects if each["spec"]["repository"] == repository])
 
 
+def create(path: str, thing: dict[str, Any]) -> None:
+    """Make an object of Kubernetes, unless there is one of its name. OSError if it is not to be made."""
+    try:
+        _asked(path, json.dumps(thing).encode())
+    except urllib.error.HTTPError as refusal:
+        if refusal.code != HTTPStatus.CONFLICT:
+            raise
+
+
 def _listed(path: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = _asked(path)["items"]
+    return items
+
+
+def _asked(path: str, body: bytes | None = None) -> Any:
+    """What the API server answers to the pod's own account; with a body something is made there."""
     with open(f"{ACCOUNT}/token", encoding="utf-8") as file:
-        token = file.read().strip()
-    request = urllib.request.Request(f"{API}/{path}", headers={"Authorization": f"Bearer {token}"})  # noqa: S310 - https
+        headers = {"Authorization": f"Bearer {file.read().strip()}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{API}/{path}", body, headers)  # noqa: S310 - https
     context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
     with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310
-        items: list[dict[str, Any]] = json.load(answer)["items"]
-    return items
+        return json.load(answer)
 
 
 def addresses_of(slices: Iterable[dict[str, Any]]) -> list[FleetNode]:

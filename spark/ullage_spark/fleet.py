@@ -19,6 +19,7 @@ from ullage.client.retries import PASSING, Retries
 from ullage.client.socket import SocketClient
 from ullage.errors import QuotaReached, ServiceBusy, UllageError
 from ullage.wire.tickets import ABOUT, FlightAction, NodeIdentity, Nothing, SocketIdentity
+from ullage_spark import skips
 from ullage_spark.addresses import FleetNode, addresses
 from ullage_spark.errors import NodesMissing, SparkSourceError
 from ullage_spark.settings import NodeSnapshot, SourceOptions
@@ -88,15 +89,29 @@ def called(settings: SourceOptions) -> Roll:
         raise missing_error(found.missing, len(found.nodes) + len(found.missing))
     if found.missing and not found.nodes:
         raise missing_error(found.missing, len(found.missing))
+    _tell_skipped(settings, found.missing, len(found.nodes) + len(found.missing))
     return found
+
+
+def _tell_skipped(settings: SourceOptions, missing: Sequence[MissingNode], count: int) -> None:
+    if missing:
+        known = [each.live_bytes for each in missing if each.live_bytes is not None]
+        unknown = f", and of {len(missing) - len(known)} nobody knows" if len(known) < len(missing) else ""
+        held = f"which hold {sum(known)} bytes of content{unknown}"
+        who = ", ".join(each.name for each in missing)
+        text = f"a job goes on without {len(missing)} of {count} nodes, {held}: {_named(missing)}"
+        skips.tell(settings.endpoint, who, text)
+
+
+def _named(missing: Sequence[MissingNode]) -> str:
+    more = f"; and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    return "; ".join(f"{each.name} ({each.reason})" for each in missing[:NAMED_MAX]) + more
 
 
 def missing_error(missing: Sequence[MissingNode], count: int, why: str = "") -> NodesMissing:
     """Says which, and what to do; `why`, for what nodes may not be skipped."""
-    named = "; ".join(f"{each.name} ({each.reason})" for each in missing[:NAMED_MAX])
-    more = f"; and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
     return NodesMissing(
-        f"{len(missing)} of {count} nodes cannot be read or written now: {named}{more}. Option "
+        f"{len(missing)} of {count} nodes cannot be read or written now: {_named(missing)}. Option "
         + (f"missingNodes=wait waits for them; none is skipped, because {why}" if why else SKIP_OR_WAIT)
     )
 
@@ -173,6 +188,7 @@ def on_each(
     missing = [each for each in side_by_side(done, nodes) if each is not None]
     if missing and (settings.missing_nodes != "skip" or len(missing) == len(nodes)):
         raise missing_error(missing, len(nodes))
+    _tell_skipped(settings, missing, len(nodes))
     return missing
 
 

@@ -186,6 +186,28 @@ def test_a_silent_node_is_left_out_and_caught_up(mixed: Mixed, tmp_path: Path) -
     assert {row["node"] for row in rows_of(where, "space")} == {"a", "here"}
 
 
+def test_a_node_that_is_killed_amid_a_run_is_caught_up(
+    mixed: Mixed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first commit, which has some of it: what follows comes once it is back, and nothing comes twice."""
+    where = str(tmp_path / "history")
+    with written(where, Clock()) as tables:
+        table, commit = tables["events"], tables["events"].commit
+
+        def commit_and_kill(*arguments: Any) -> None:
+            commit(*arguments)
+            mixed.other.kill()
+
+        monkeypatch.setattr(table, "commit", commit_and_kill)
+        options = {"endpoint": mixed.endpoint, "missingNodes": "skip", "maxEvents": 2}
+        assert [each.name for each in fed(tables, options, Clock()).missing] == ["here"]
+    assert rows(where)["events"] == [["a", 1], ["a", 2], ["here", 1]]
+    mixed.other.start()
+    feed(where, endpoint=mixed.endpoint, missingNodes="wait")
+
+    assert rows(where)["events"] == [["a", 1], ["a", 2], ["here", 1], ["here", 2], ["here", 3]]
+
+
 def test_events_that_are_gone_stop_their_node_until_somebody_lets_them_go(fleet: Fleet, tmp_path: Path) -> None:
     """The others are read; the same where a node has another repository than before."""
     where = str(tmp_path / "history")
