@@ -54,11 +54,14 @@ def test_it_is_that_of_the_node(fleet: Fleet) -> None:
 def test_many_flow_files_are_asked_for_in_parts(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A question has a bound, a generation has none."""
     records = tree(fleet)
-    monkeypatch.setattr(lineage, "ASKED_MAX", 2)
+    rows = FleetRows.of({"endpoint": fleet.endpoint})
+    expected = traced(rows, records[0].id, columns=COLUMNS)
+    monkeypatch.setattr(lineage, "ASKED_MAX", 1)
 
-    found = traced(FleetRows.of({"endpoint": fleet.endpoint}), records[0].id, columns=COLUMNS)
+    found = traced(rows, records[0].id, columns=COLUMNS)
 
     assert found.flow_files == {record.id for record in records}
+    assert found.events.equals(expected.events)
 
 
 def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

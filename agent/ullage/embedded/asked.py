@@ -6,7 +6,7 @@ sequence, time and what the index of provenance has.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -14,13 +14,29 @@ import msgspec
 from ullage.engine.model import HANDLE_QUEUE, EventType, FlowFileRecord, parse_uuid
 from ullage.wire.documents import COUNT_MAX
 from ullage.wire.matching import LATEST_MILLIS
-from ullage.wire.predicates import Bounds, Column, Predicate, Value, asked, asked_of_any, bounds, leaves
+from ullage.wire.predicates import (
+    All,
+    Among,
+    Bounds,
+    Column,
+    Comparison,
+    Like,
+    Predicate,
+    Value,
+    asked,
+    asked_of_any,
+    bounds,
+    leaves,
+)
 from ullage.wire.provenance import EventQuery
 
 MILLI: Final = 1_000
 """Microseconds."""
 
 UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+WILDCARD: Final = re.compile(r"[%_\\]")
+"""Where a pattern ends to be meant as it stands there."""
 
 KIN: Final = frozenset({Column("uuid"), Column("parents"), Column("children")})
 
@@ -34,14 +50,19 @@ class RecordsAsked(NamedTuple):
     uuids: frozenset[bytes] | None = None
     queues: frozenset[int] | None = None
 
+    texts: tuple[frozenset[bytes], ...] = ()
+    """Of each one is in their attributes as they are stored: those of the others need not be unpacked."""
+
     def may_hold(self, queue: int) -> bool:
         """Whether some of a queue's may be among them."""
         return (self.queues is None or queue in self.queues) and self.uuids != frozenset()
 
     def may_be(self, record: FlowFileRecord) -> bool:
         """Whether it may be one of them."""
-        return (self.uuids is None or record.uuid in self.uuids) and (
-            self.queues is None or record.queue in self.queues
+        return (
+            (self.uuids is None or record.uuid in self.uuids)
+            and (self.queues is None or record.queue in self.queues)
+            and all(any(text in record.attributes for text in each) for each in self.texts)
         )
 
 
@@ -55,7 +76,20 @@ def records_asked(predicate: Predicate, queues: Mapping[int, str]) -> RecordsAsk
     return RecordsAsked(
         None if uuids is None else frozenset(map(parse_uuid, _uuids(uuids))),
         None if names is None else frozenset(number for number, name in queues.items() if name in names) - HANDLES,
+        tuple(_texts(predicate)),
     )
+
+
+def _texts(predicate: Predicate) -> Iterator[frozenset[bytes]]:
+    """Names and values, or how they begin, of attributes that every FlowFile has which is chosen."""
+    for part in predicate.parts if isinstance(predicate, All) else (predicate,):
+        match part:
+            case Comparison(Column("attributes", str(key)), "=", str(value)):
+                yield from (frozenset({key.encode()}), frozenset({value.encode()}))
+            case Among(Column("attributes", str(key)), values):
+                yield from (frozenset({key.encode()}), frozenset(str(value).encode() for value in values))
+            case Like(Column("attributes", str(key)), pattern):
+                yield from (frozenset({key.encode()}), frozenset({WILDCARD.split(pattern, 1)[0].encode()}))
 
 
 HANDLES: Final = frozenset({HANDLE_QUEUE})

@@ -41,7 +41,7 @@ def conditions_of(peer: Peer, table: str, chance: random.Random) -> list[str]:
     rows = peer.table(table).to_pylist()
     found = []
     for field in SCHEMAS[table]:
-        value = chance.choice(rows)[field.name] if rows else None
+        value = chance.choice([row[field.name] for row in rows if row[field.name] not in (None, [])] or [None])
         name = f"`{field.name}`"
         found += [f"{name} IS NULL", f"{name} IS NOT NULL"]
         if isinstance(value, str):
@@ -65,6 +65,7 @@ def conditions_of(peer: Peer, table: str, chance: random.Random) -> list[str]:
         elif isinstance(value, list) and value and isinstance(value[0], tuple):
             key, text = value[0]
             found += [f"{name}['{key}'] = '{text}'", f"{name}['{key}'] LIKE '{text[:1]}%'", f"{name}['none'] IS NULL"]
+            found += [f"{name}['{key}'] LIKE '_%'", f"{name}['{key}'] IN ('{text}', 'nothing')"]
     singles = list(found)
     for _ in range(25):
         one, two, three = (chance.choice(singles) for _ in range(3))
