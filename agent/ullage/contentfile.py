@@ -3,6 +3,7 @@ Parquet or models. It holds a window of the content, which grows while it is rea
 somebody jumps: of 20 GiB of which only the end is looked at not much more is read.
 """
 
+import errno
 import io
 from collections.abc import Callable
 from typing import Final
@@ -23,7 +24,7 @@ Fetch = Callable[[int, int], bytes]
 class ContentFile(io.BufferedReader):
     """A content of `size` bytes, from `fetch` or all of it from `first`: `read`, `readinto`, `readline`, `seek`, and
     `range`. Every byte was verified. Errors: whatever `fetch` raises, and what the standard library raises for a file
-    that is closed, or a place before its beginning.
+    that is closed, and OSError for a place before its beginning.
     """
 
     def __init__(self, size: int, fetch: Fetch, first: bytes = b"") -> None:
@@ -72,7 +73,8 @@ class _ReadAhead(io.RawIOBase):
         if base is None:
             raise ValueError(f"whence is 0, 1 or 2, not {whence}")
         if base + offset < 0:
-            raise ValueError(f"a content has no place {base + offset}")
+            # As the system says it of a file: zipfile looks for its directory so in whatever may be an archive.
+            raise OSError(errno.EINVAL, f"a content has no place {base + offset}")
         self._at = base + offset
         return self._at
 

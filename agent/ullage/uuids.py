@@ -3,6 +3,8 @@
 import os
 from collections.abc import Iterator, Sequence
 
+from ullage.errors import HandleNotFound
+
 UUID_BYTES = 16
 
 _TEXT_LENGTH = 36
@@ -34,6 +36,14 @@ def parse_uuid(text: str) -> bytes:
     if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
         raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")
     return uuid
+
+
+def parse_handle(id: str) -> bytes:
+    """A handle's bytes; HandleNotFound for text that can be none."""
+    try:
+        return parse_uuid(id)
+    except ValueError as error:
+        raise HandleNotFound(f"{id!r} is not a handle: {error}") from error
 
 
 def parse_uuids(texts: Sequence[str]) -> list[bytes] | None:

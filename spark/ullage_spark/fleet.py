@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,7 +18,15 @@ from ullage.client.proof import Identity, identity_of
 from ullage.client.retries import PASSING, Retries
 from ullage.client.socket import SocketClient
 from ullage.errors import QuotaReached, ServiceBusy, UllageError
-from ullage.wire.tickets import ABOUT, FlightAction, NodeIdentity, Nothing, SocketIdentity
+from ullage.wire.tickets import (
+    ABOUT,
+    SKIPPED,
+    FlightAction,
+    NodeIdentity,
+    Nothing,
+    SkippedNodes,
+    SocketIdentity,
+)
 from ullage_spark import skips
 from ullage_spark.addresses import FleetNode, addresses
 from ullage_spark.errors import NodesMissing, SparkSourceError
@@ -89,18 +97,23 @@ def called(settings: SourceOptions) -> Roll:
         raise missing_error(found.missing, len(found.nodes) + len(found.missing))
     if found.missing and not found.nodes:
         raise missing_error(found.missing, len(found.missing))
-    _tell_skipped(settings, found.missing, len(found.nodes) + len(found.missing))
+    _tell_skipped(settings, found.missing, found.nodes)
     return found
 
 
-def _tell_skipped(settings: SourceOptions, missing: Sequence[MissingNode], count: int) -> None:
+def _tell_skipped(settings: SourceOptions, missing: Sequence[MissingNode], there: Sequence[FleetNode]) -> None:
+    """In the log, as an event, and to one of the nodes that are there, which counts it."""
     if missing:
         known = [each.live_bytes for each in missing if each.live_bytes is not None]
         unknown = f", and of {len(missing) - len(known)} nobody knows" if len(known) < len(missing) else ""
         held = f"which hold {sum(known)} bytes of content{unknown}"
         who = ", ".join(each.name for each in missing)
+        count = len(missing) + len(there)
         text = f"a job goes on without {len(missing)} of {count} nodes, {held}: {_named(missing)}"
-        skips.tell(settings.endpoint, who, text)
+        if skips.tell(settings.endpoint, who, text):
+            with suppress(UllageError):  # the log has it
+                told = SkippedNodes(nodes=len(missing))
+                flight_of(settings, there[0]).act(SKIPPED, told, timeout_seconds=ANSWER_SECONDS)
 
 
 def _named(missing: Sequence[MissingNode]) -> str:
@@ -188,7 +201,8 @@ def on_each(
     missing = [each for each in side_by_side(done, nodes) if each is not None]
     if missing and (settings.missing_nodes != "skip" or len(missing) == len(nodes)):
         raise missing_error(missing, len(nodes))
-    _tell_skipped(settings, missing, len(nodes))
+    gone = {each.name for each in missing}
+    _tell_skipped(settings, missing, [node for node in nodes if node.name not in gone])
     return missing
 
 

@@ -26,13 +26,13 @@ MESSAGE_MAX: Final = 1_024
 """Characters of an event's message that Kubernetes takes."""
 
 
-def tell(endpoint: str, who: str, text: str, now: Callable[[], float] = time.monotonic) -> None:
+def tell(endpoint: str, who: str, text: str, now: Callable[[], float] = time.monotonic) -> bool:
     """Once in a while for each fleet and those that are missing, `who`: why they are is said differently each time.
-    What cannot be told as an event stands in the log all the same.
+    What cannot be told as an event stands in the log all the same. Whether it was told now.
     """
     key = (endpoint, who, int(now() // AGAIN_SECONDS))
     if key in _told:
-        return
+        return False
     if len(_told) >= TOLD_MAX:
         _told.clear()
     _told.add(key)
@@ -44,6 +44,7 @@ def tell(endpoint: str, who: str, text: str, now: Callable[[], float] = time.mon
             create(f"api/v1/namespaces/{namespace}/events", event)
         except (OSError, ValueError) as error:  # a job that may make no event, or gets no answer, is a job all the same
             LOG.warning("no event of it: the account needs the verb create on events: %s", error)
+    return True
 
 
 def event_of(namespace: str, repository: str, who: str, text: str, now: datetime) -> dict[str, Any]:

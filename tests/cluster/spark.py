@@ -137,10 +137,20 @@ def install_operator(cluster: Cluster, namespace: str) -> None:
 
 
 def application(
-    namespace: str, name: str, arguments: list[str], job: str = "job", settings: dict[str, str] | None = None
+    namespace: str,
+    name: str,
+    arguments: list[str],
+    job: str = "job",
+    settings: dict[str, str] | None = None,
+    retries: int = 0,
 ) -> dict[str, Any]:
-    """A job of `spark_account` as an object that the kubeflow operator submits, with more settings of Spark's."""
+    """A job of `spark_account` as an object that the kubeflow operator submits, with more settings of Spark's; if it
+    fails `retries` times again.
+    """
     spec = _spec(namespace, arguments)
+    if retries:
+        again = {"type": "OnFailure", "onFailureRetries": retries, "onFailureRetryInterval": 5}
+        spec |= {"restartPolicy": again}
     spec |= {"mainApplicationFile": f"local:///job/{job}.py", "sparkConf": spec["sparkConf"] | (settings or {})}
     return _application("SparkApplication", namespace, name, spec)
 

@@ -79,7 +79,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         yield made
 
 
-def test_a_skipped_node_stands_in_the_log_once(
+def test_a_skipped_node_stands_in_the_log_once_and_is_counted(
     fleet: Fleet, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By name, and with what it holds as far as anybody knows; a stream's next look at its fleet repeats nothing."""
@@ -88,6 +88,8 @@ def test_a_skipped_node_stands_in_the_log_once(
     with caplog.at_level(logging.WARNING, "ullage_spark"):
         for _ in range(2):
             assert [node.name for node in called(settings).nodes] == ["a"]
+    metrics = fleet.agents["a"].server.metrics
+    assert metrics.counted("skipped_nodes_total") == 1
     (record,) = [each for each in caplog.records if each.name == "ullage_spark"]
     assert f"without 1 of 2 nodes, which hold 0 bytes of content, and of 1 nobody knows: {GONE}" in record.getMessage()
 

@@ -12,9 +12,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from ullage.client.proof import Identity
 from ullage.client.socket import SocketClient
-from ullage.errors import HandleNotFound
 from ullage.streams import Closable
-from ullage.uuids import parse_uuid
+from ullage.uuids import parse_handle
 from ullage.wire.frames import UUID_BYTES
 
 T = TypeVar("T")
@@ -47,7 +46,7 @@ class ContentDataset(Closable, Generic[T]):
         self._token = token
         self._identity = identity
         self._decode = decode
-        self._uuids = b"".join(map(_uuid_of, handles))
+        self._uuids = b"".join(parse_handle(handle.partition("@")[0]) for handle in handles)
         self._client: SocketClient | None = None
         self._process = 0
 
@@ -100,10 +99,3 @@ class ContentDataset(Closable, Generic[T]):
             self._client = SocketClient(self._path, self._token, identity=self._identity)
             self._process = os.getpid()
         return self._client
-
-
-def _uuid_of(handle: str) -> bytes:
-    try:
-        return parse_uuid(handle.partition("@")[0])
-    except ValueError as error:
-        raise HandleNotFound(f"{handle!r} is not a handle: {error}") from error

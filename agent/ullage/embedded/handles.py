@@ -7,12 +7,13 @@ from ullage.embedded.acting import Acting
 from ullage.embedded.content import HandlePut, ReadableContent, known_crc
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
-from ullage.engine.handles import HandleStore, parse_handle
+from ullage.engine.handles import HandleStore
 from ullage.enums import Lifetime
 from ullage.interface.checks import checked_number, checked_part, checked_texts, own_id
 from ullage.interface.handles import PAGE_MAX, Handles
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import ContentStream, pieces_of
+from ullage.uuids import parse_handle
 from ullage.wire.content import HandleHead, HandlePage
 
 

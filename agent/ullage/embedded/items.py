@@ -12,7 +12,6 @@ from ullage.embedded.flowfiles import ROWS
 from ullage.embedded.outgoing import CONTENT_BYTES, OutgoingBatch, absent
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
-from ullage.engine.handles import parse_handle
 from ullage.engine.model import ContentClaim, FlowFileRecord
 from ullage.errors import (
     ClaimGone,
@@ -25,7 +24,7 @@ from ullage.errors import (
     UllageError,
 )
 from ullage.interface.checks import own_id
-from ullage.uuids import parse_uuids
+from ullage.uuids import parse_handle, parse_uuids
 from ullage.wire.problems import problem_of
 from ullage.wire.schemas import GET_SCHEMA
 from ullage.wire.tickets import ContentTicket

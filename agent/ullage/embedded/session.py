@@ -9,7 +9,6 @@ from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.once import Operations
 from ullage.engine import documents
-from ullage.engine.handles import parse_handle
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
 from ullage.enums import EventType, Lifetime
@@ -34,6 +33,7 @@ from ullage.interface.reporter import Reporter
 from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
 from ullage.streams import ContentStream
+from ullage.uuids import parse_handle
 from ullage.wire.queues import FlowFile
 
 

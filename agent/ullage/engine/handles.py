@@ -28,7 +28,6 @@ from ullage.engine.model import (
     Operation,
     Update,
     format_uuid,
-    parse_uuid,
 )
 from ullage.engine.provenance.eventruns import of_existing, of_new
 from ullage.engine.purges import PurgeSchedule
@@ -45,6 +44,7 @@ from ullage.errors import (
     UllageError,
 )
 from ullage.streams import ContentStream
+from ullage.uuids import parse_handle
 from ullage.wire.documents import COUNT_MAX
 
 COMPONENT = "handles"
@@ -411,14 +411,6 @@ class HandleStore:
             with self._lock:
                 self._busy.difference_update(uuids)
                 self._lock.notify_all()
-
-
-def parse_handle(id: str) -> bytes:
-    """A handle's bytes; HandleNotFound for text that can be none."""
-    try:
-        return parse_uuid(id)
-    except ValueError as error:
-        raise HandleNotFound(f"{id!r} is not a handle: {error}") from error
 
 
 class GivenUpOnError:

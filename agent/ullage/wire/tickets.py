@@ -315,6 +315,13 @@ class Nothing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A body or an answer that says nothing."""
 
 
+class SkippedNodes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a job goes on without."""
+
+    nodes: Annotated[int, Meta(ge=1, le=HOMES_MAX)]
+    """How many of the fleet."""
+
+
 class FlightAction(NamedTuple, Generic[Q, A]):
     """One action: what it is called, its body and answer, the rights that it needs, and what it does."""
 
@@ -351,6 +358,7 @@ HOLD_EVENTS: Final = FlightAction(
     "hold-events", EventHoldRequest, Nothing, (Right.LEASE,), "keep provenance events that are not read yet"
 )
 ABOUT: Final = FlightAction("about", Nothing, NodeIdentity, (), "what the node says of itself")
+SKIPPED: Final = FlightAction("skipped", SkippedNodes, Nothing, (), "count nodes of the fleet that a job goes without")
 FEED_TAKE: Final = _feed("feed-take", "let a stream have FlowFiles of a queue, after a place")
 FEED_DONE: Final = _feed("feed-done", "remove what a stream has read, through a place")
 FEED_BACK: Final = _feed("feed-back", "give back what a stream has taken, after a place", OF_OTHERS)
@@ -362,7 +370,7 @@ WRITE_ABORT: Final = _write("write-abort", "forget it all, unless it is committe
 
 FEEDS: Final = (FEED_TAKE, FEED_DONE, FEED_BACK)
 WRITES: Final = (WRITE_FIND, WRITE_BEGIN, WRITE_PREPARE, WRITE_COMMIT, WRITE_ABORT)
-ACTIONS: Final = (SNAPSHOT, RENEW, RELEASE, SCAN, BIND, HOLD_EVENTS, ABOUT, *FEEDS, *WRITES)
+ACTIONS: Final = (SNAPSHOT, RENEW, RELEASE, SCAN, BIND, HOLD_EVENTS, ABOUT, SKIPPED, *FEEDS, *WRITES)
 """All there are."""
 
 TABLE_RIGHTS: Final[dict[str, tuple[Right, ...]]] = {

@@ -113,6 +113,8 @@ class Terms(NamedTuple):
     budget: ByteBudget
     turns: FairTurns
     audit: Audit = Unaudited()
+    on_skipped: Callable[[int], None] = lambda _: None
+    """Told how many nodes of the fleet a job goes on without."""
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:
         """The repository for whoever asks."""

@@ -106,6 +106,7 @@ TABLE: Final = (
     Entry("write_amplification_ratio", GAUGE, "Content written to content stored, since the start."),
     Entry("runs_total", COUNTED, "Runs of reclamation that were asked for.", ("outcome",)),
     Entry("window_overrides_total", COUNTED, "Runs that ignored the windows."),
+    Entry("skipped_nodes_total", COUNTED, "Nodes of the fleet that jobs went on without, as they told this one."),
 )
 """Everything that is measured."""
 

@@ -70,6 +70,7 @@ class Bulk:
         budget: ByteBudget,
         turns: FairTurns,
         audit: Audit,
+        on_skipped: Callable[[int], None],
     ) -> None:
         self._flight: FlightListener | None = None
         self._socket: SocketServer | None = None
@@ -78,7 +79,7 @@ class Bulk:
         self.addresses: dict[str, str] = {}
         """Where each is reached: a URL, and a path."""
 
-        terms = Terms(repository, authenticator, limits, listening, self._failed, budget, turns, audit)
+        terms = Terms(repository, authenticator, limits, listening, self._failed, budget, turns, audit, on_skipped)
         with ExitStack() as stack:
             if listening.flight_port is not None:
                 self._flight = FlightListener(terms)
@@ -188,7 +189,7 @@ class Server:
 
         served = Served(self.host, authenticator, self.limits, self.metrics, self.budget, self.turns, audit)
         terms = (served.repository, authenticator, self.limits, listening, self.budget, self.turns, audit)
-        self.bulk = await asyncio.to_thread(Bulk, *terms)
+        self.bulk = await asyncio.to_thread(Bulk, *terms, self._nodes_skipped)
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
@@ -228,6 +229,9 @@ class Server:
     def _audit_log(self) -> AuditLog | Unaudited:
         spec = self.host.spec
         return audit_log_of(spec.audit, spec.storage.host_path.path, self.host.clock, self.audit_failed)
+
+    def _nodes_skipped(self, count: int) -> None:
+        self.metrics.count("skipped_nodes_total", by=count)
 
     def audit_failed(self, lost: int, error: Exception | None) -> None:
         if error is not None:

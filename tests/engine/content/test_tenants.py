@@ -17,11 +17,11 @@ from ullage.embedded.bulk import sink_of
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.content import claims
 from ullage.engine.engine import Engine
-from ullage.engine.handles import parse_handle
 from ullage.engine.ledger import placement
 from ullage.engine.model import Action, ResourceClaim
 from ullage.engine.salvaging import salvage
 from ullage.enums import Lifetime
+from ullage.uuids import parse_handle
 from ullage.wire.tickets import PutCommand
 
 TENANTS = ("ann", "bob", "cay")

@@ -178,8 +178,13 @@ class FlightServer:
             tickets.SCAN.name: snapshots.scan,
             tickets.BIND.name: snapshots.bind,
             tickets.ABOUT.name: lambda _, __: bulk.node_identity(self._repository, self._terms.listening.socket_path),
+            tickets.SKIPPED.name: self._skipped,
             **{name: partial(self._act, act) for name, act in bulk.ACTS.items()},
         }
+
+    def _skipped(self, _: Principal, request: tickets.SkippedNodes) -> tickets.Nothing:
+        self._terms.on_skipped(request.nodes)
+        return tickets.Nothing()
 
     def _act(self, act: Callable[[EmbeddedRepository, Any], object], principal: Principal, request: Any) -> object:
         return act(self._terms.acting_for(principal), request)
