@@ -33,8 +33,8 @@ GONE: Final = problem_of(ClaimGone("")).slug
 FORBIDDEN: Final = problem_of(Forbidden("")).slug
 UNSATISFIABLE: Final = problem_of(RangeNotSatisfiable("", 0)).slug
 
-LOOKED_UP: Final = 256
-"""Handles that are looked up at a time: few of them change before their content is read."""
+LOOKED_UP_MAX: Final = 256
+"""Handles that are looked up at a time."""
 
 
 class Wanted(NamedTuple):
@@ -140,16 +140,28 @@ def _batches(engine: Engine, groups: Iterator[list[Wanted]]) -> Iterator[Outgoin
 def _wanted(repository: EmbeddedRepository, ticket: ContentTicket) -> Iterator[Wanted]:
     yield from _wanted_claims(repository, ticket)
     handles, ranges = ticket.handles or [], ticket.ranges
-    for begin in range(0, len(handles), LOOKED_UP):
-        for item, found in enumerate(_records(repository, handles[begin : begin + LOOKED_UP]), begin):
-            if isinstance(found, UllageError):
-                yield Wanted(item, problem=problem_of(found).slug)
-                continue
-            start, size = (0, found.size) if ranges is None else ranges[item]
-            if start + size > found.size:
-                yield Wanted(item, problem=UNSATISFIABLE)
-            else:
-                yield Wanted(item, found.claim, found.start + start, size)
+    item, count = 0, LOOKED_UP_MAX
+    while item < len(handles):
+        begin, size = item, 0
+        for found in _records(repository, handles[begin : begin + count]):
+            # What was looked up waits for its reader, who may be slow, as long as what comes before it: no longer than
+            # for a batch, or contents would be handed out that were deleted minutes ago.
+            if size >= CONTENT_BYTES:
+                break
+            wanted = _wanted_handle(item, found, None if ranges is None else ranges[item])
+            size += wanted.size
+            item += 1
+            yield wanted
+        count = min(LOOKED_UP_MAX, 2 * (item - begin))
+
+
+def _wanted_handle(item: int, found: FlowFileRecord | UllageError, range: tuple[int, int] | None) -> Wanted:
+    if isinstance(found, UllageError):
+        return Wanted(item, problem=problem_of(found).slug)
+    start, size = range or (0, found.size)
+    if start + size > found.size:
+        return Wanted(item, problem=UNSATISFIABLE)
+    return Wanted(item, found.claim, found.start + start, size)
 
 
 def _records(repository: EmbeddedRepository, handles: Sequence[str]) -> Sequence[FlowFileRecord | UllageError]:

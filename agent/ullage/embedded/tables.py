@@ -280,22 +280,20 @@ def packed(
         chunks = iter(lambda: list(islice(rows, ROWS)), [])
         yield from map(OutgoingBatch, gathered(_chosen(chunk, schema, columns, wanted) for chunk in chunks))
         return
-    for chunk in content_chunks(_wanted_of(rows, schema, wanted), content, ROWS):
-        contents = [row[content] for row in chunk]
-        batch = _batch(chunk, schema, columns, absent(contents, schema.field(content).type))
+    for chunk in content_chunks(rows, content, ROWS):  # also where none of it is wanted: to read it takes its time
+        left = _wanted_of(chunk, schema, wanted)
+        contents = [row[content] for row in left]
+        batch = _batch(left, schema, columns, absent(contents, schema.field(content).type))
         yield OutgoingBatch(batch, [each for each in contents if each] if "content" in columns else ())
 
 
-def _wanted_of(rows: Iterator[Row], schema: pa.Schema, wanted: RowFilter | None) -> Iterator[Row]:
-    for row in rows:
-        if not wanted or _mask([row], schema, wanted)[0].as_py():
-            yield row
+def _wanted_of(chunk: list[Row], schema: pa.Schema, wanted: RowFilter | None) -> list[Row]:
+    return list(compress(chunk, _mask(chunk, schema, wanted).to_pylist())) if wanted else chunk
 
 
 def _chosen(chunk: list[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter | None) -> pa.RecordBatch:
     """Columns of the rows that are wanted: nothing is made of others but what that depends on."""
-    left = list(compress(chunk, _mask(chunk, schema, wanted).to_pylist())) if wanted else chunk
-    return _batch(left, schema, columns)
+    return _batch(_wanted_of(chunk, schema, wanted), schema, columns)
 
 
 def _mask(chunk: list[Row], schema: pa.Schema, wanted: RowFilter) -> pa.BooleanArray:

@@ -15,9 +15,11 @@ from pyarrow import flight
 from tests.service.flight.peer import MB, Peer
 from tests.support import Workshop, committing, drain, event_store, put_all
 from ullage.contract import MaintenanceOperation, TruncationMode
+from ullage.embedded.items import content_batches
 from ullage.engine.model import parse_uuid
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.space import RunRequest
+from ullage.wire.tickets import ContentTicket
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -118,6 +120,32 @@ def test_ranges_and_problems_stand_in_their_rows(peer: Peer) -> None:
         5: b"ne",
         6: "range-not-satisfiable",
     }
+
+
+@pytest.mark.parametrize("size", [20_000, 300_000, MB, 3 * MB])
+def test_what_is_deleted_while_a_reader_takes_its_time_is_not_handed_out(peer: Peer, size: int) -> None:
+    """But for what the next batches hold already: many handles are looked up at a time, and read one by one."""
+    contents = [random.Random(number).randbytes(size) for number in range(3 + 8 * MB // size)]
+    uuids = [uuid for content in contents for uuid in peer.put({"content": [content]})[0]]
+    batches = content_batches(peer.embedded, ContentTicket(handles=names(uuids)))
+
+    next(batches)
+    for uuid in uuids:
+        peer.repository.handles.delete(uuid.hex())
+    left = list(batches)
+
+    assert left[-1].batch["problem"].to_pylist()[-1] == "handle-deleted"
+    assert sum(len(content) for batch in left for content in batch.contents) <= 3 * MB + size
+
+
+def test_small_and_large_contents_come_in_the_order_of_their_handles(peer: Peer) -> None:
+    """In batches of a MiB or so, whatever lies beside what."""
+    sizes = [random.Random(number).choice([0, 10, 5_000, 200_000, 400_000, 3 * MB]) for number in range(60)]
+    contents = [random.Random(number).randbytes(size) for number, size in enumerate(sizes)]
+    uuids = [uuid for content in contents for uuid in peer.put({"content": [content]})[0]]
+
+    assert list(peer.get(names(uuids)).values()) == contents
+    assert list(peer.get([f"{uuid}@here" for uuid in names(uuids)]).values()) == contents
 
 
 def test_what_is_staged_appears_with_its_commit(peer: Peer) -> None:

@@ -18,11 +18,14 @@ from tests.service.flight.peer import Peer
 from tests.service.flight.test_flow_files_table import filled
 from tests.support import ManualClock, Workshop, committing, event_store
 from tests.wire.test_where import HOSTILE
+from ullage.embedded.repository import EmbeddedRepository
+from ullage.embedded.tables import Moment
 from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.scan import EventColumns
 from ullage.wire.matching import RowFilter
 from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS, is_time
+from ullage.wire.tickets import TableTicket
 
 OVERHEAD = 1.2
 """What may be sent for each byte that a result needs."""
@@ -286,6 +289,18 @@ def test_a_stream_that_finds_nothing_gives_signs_of_life(workshop: Workshop, mon
     assert answer.status == grpc.StatusCode.OK
     assert len(answer.messages) == 1 + 3  # the schema, and one for every three of ten runs
     peer.close()
+
+
+def test_contents_of_which_none_is_wanted_are_read_bit_by_bit(workshop: Workshop) -> None:
+    """Others have their turn in between, and whoever waits hears of it."""
+    repository = workshop.make()
+    with committing(repository) as session:
+        session.ingest("in", [b"x" * 700_000] * 6, {})
+    moment = Moment(EmbeddedRepository(repository, node="here"))
+
+    batches = list(moment.batches(TableTicket(name="content", where="problem IS NOT NULL")))
+
+    assert [each.batch.num_rows for each in batches] == [0, 0, 0]
 
 
 def test_an_older_snapshot_shows_no_later_events(peer: Peer) -> None:
