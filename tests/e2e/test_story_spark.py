@@ -36,8 +36,9 @@ AS_PEOPLE_SET = {
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.maxExecutors": "2",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "30s",
 }
-"""Executors come and go, and slow tasks run twice."""
+"""Executors come and go, and slow tasks run twice. A cordoned node takes no new executor: nobody waits for it long."""
 
 
 @dataclass
@@ -261,9 +262,9 @@ def test_a_scheduled_application_is_waited_for_each_time_it_runs(kubeflow: Jobs)
 
 @pytest.mark.timeout(3 * LARGE_SECONDS_MAX)
 def test_a_large_application_reads_everything_once_whatever_happens_to_its_nodes(kubeflow: Jobs) -> None:
-    """Most of it where it lies. Amid its reading one node is cordoned, and the agent of the other one killed, which
-    loses its part of the snapshot: the application is begun again, stores nothing twice, and reads all of it. Executors
-    come and go, slow tasks run twice, and the window waits.
+    """Nearly all where it lies, as far as executors run there. Amid its reading one node is cordoned, and the agent of
+    the other one killed, which loses its part of the snapshot: so the application is begun again, stores nothing twice
+    and reads all of it. Executors come and go, slow tasks run twice, and the window waits.
     """
     flows = kubeflow.story.flows
     kubeflow.drop_some()
@@ -288,9 +289,8 @@ def test_a_large_application_reads_everything_once_whatever_happens_to_its_nodes
     flows.cluster.wait_until("all of it is read", is_read, seconds_max=LARGE_SECONDS_MAX)
     read = kubeflow.said("large-driver")["read"]
     flows.cluster.kubectl("uncordon", other)
-    assert (read["rows"], read["distinct"]) == (LARGE_MIB, LARGE_MIB)
-    assert read["bytes"] == LARGE_MIB << 20
-    assert read["local"] > LARGE_MIB // 2
+    assert (read["contents"], read["distinct"], read["bytes"]) == (LARGE_MIB, LARGE_MIB, LARGE_MIB << 20)
+    assert read["local"] > 0.9 * read["could_be_local"]
     _wait_until_state(kubeflow, "large", "COMPLETED")
     kubeflow.wait_until_reclaimed(full)
 
