@@ -17,9 +17,10 @@ from typing import Final
 from ullage.contract import QueueUse
 from ullage.embedded.acting import LOCAL
 from ullage.embedded.deleted import Deleted
+from ullage.engine.content.checksum import BLOCK_BYTES
 from ullage.engine.engine import Engine
 from ullage.engine.ledger import placement
-from ullage.engine.model import ContentClaim, ResourceClaim
+from ullage.engine.model import ContentClaim, FlowFileRecord, ResourceClaim
 from ullage.errors import (
     ClaimGone,
     ContentMissing,
@@ -29,6 +30,7 @@ from ullage.errors import (
     HandleNotFound,
     LeaseLost,
     LeaseRefused,
+    UllageError,
 )
 from ullage.wire.frames import FRAME_BYTES_MAX, ClaimKey, Place
 from ullage.wire.problems import problem_of
@@ -76,16 +78,18 @@ class LentFiles:
         """Where the contents of handles are. Forbidden to whom the rules keep from handles."""
         self.acting.require(QueueUse.READ)
 
-        def look(uuid: bytes) -> Wanted | Place:
-            try:
-                record = self._engine.handles.record(uuid)
-            except (HandleDeleted, HandleNotFound) as error:
-                return _refusal(error)
-            if record.claim is not None and not self._may_have(record.claim.resource):
+        has_all = self.acting.queues.allows_everywhere(QueueUse.READ)
+
+        def wanted(record: FlowFileRecord | UllageError) -> Wanted | Place:
+            if isinstance(record, HandleDeleted | HandleNotFound):
+                return _refusal(record)
+            if isinstance(record, UllageError):
+                raise record
+            if not has_all and record.claim is not None and not self._may_have(record.claim.resource):
                 return _refusal(DescriptorRefused("the file holds more than you may read: ask for the bytes"))
             return record.claim, record.start, record.size
 
-        return self._resolve(lambda: [look(uuid) for uuid in uuids])
+        return self._resolve(lambda: list(map(wanted, self._engine.handles.records(uuids))))
 
     def claims(self, keys: list[ClaimKey]) -> list[Place]:
         """Where base claims are. What is not in use is found as long as its bytes are there."""
@@ -195,7 +199,7 @@ class LentFiles:
         except (ContentReclaimed, ContentMissing) as error:
             return _refusal(error)
         self._births[claim.resource] = found.file.index
-        blocks = ledger.claim_blocks(claim) or b""
+        blocks = b"" if claim.length <= BLOCK_BYTES else ledger.claim_blocks(claim) or b""
         if len(blocks) > BLOCKS_BYTES_MAX:
             blocks = b""  # too many for a frame: the client is left with the claim's own checksum
         # By position: names cost as much as all the rest of this function.

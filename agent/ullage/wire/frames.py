@@ -293,6 +293,8 @@ def parse_numbers(body: bytes) -> list[int]:
 
 def pack_place(place: Place) -> bytes:
     """One place of a RESOLVED."""
+    if not place.slug and not place.blocks:  # a small content, of which there are thousands in a frame
+        return PLACE.pack(place.status, 0, 0, *place[2:6], 0, *place[6:8])
     slug = place.slug.encode()
     file_offset_length_crc, start_size = place[2:6], place[6:8]
     head = PLACE.pack(place.status, len(slug), len(place.blocks) // 4, *file_offset_length_crc, 0, *start_size)

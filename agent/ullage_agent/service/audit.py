@@ -13,7 +13,7 @@ lines are lost: that is counted, logged, and said in the log itself as soon as i
 import os
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,7 @@ import msgspec
 from ullage.clock import Clock, moment_of
 from ullage.contract import AuditSettings
 from ullage.errors import UllageError
+from ullage.uuids import format_uuid
 from ullage.wire.problems import problem_of
 
 FOLDER: Final = "audit"
@@ -307,8 +308,8 @@ def _lines_of_series(folder: Path, name: str) -> Iterator[AuditLine]:
                     continue
 
 
-def _line(time: str, *, ids: Any = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
-    shown = list(ids[:IDS_MAX])
+def _line(time: str, *, ids: Sequence[str | bytes] = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
+    shown = [each if isinstance(each, str) else format_uuid(each) for each in ids[:IDS_MAX]]
     left_out = len(ids) - len(shown)
     return AuditLine(time=time, ids=shown, ids_left_out=left_out, about=about[:TEXT_MAX], why=why[:TEXT_MAX], **said)
 

@@ -220,7 +220,9 @@ def _place(claim: ContentClaim, file: ResourceClaim, offset: int) -> ClaimLocati
     # From the intent on, not from the change: a crash in between is finished by the next start, whoever has read
     # meanwhile.
     is_cut = file.intent == Action.TRUNCATE and offset + claim.length > file.intent_length
-    is_punched = overlaps(file.holes, offset, claim.length) or overlaps(file.intent_holes, offset, claim.length)
+    is_punched = (file.holes or file.intent_holes) and (
+        overlaps(file.holes, offset, claim.length) or overlaps(file.intent_holes, offset, claim.length)
+    )
     if is_cut or is_punched or file.intent == Action.DELETE or (file.sealed and offset + claim.length > file.length):
         raise _reclaimed(claim, file.changed)
     return ClaimLocation(file, offset)

@@ -24,7 +24,6 @@ from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Head
 from ullage.wire.needs import FRAME_RIGHTS, REFUSALS, is_audited
 from ullage.wire.problems import is_expected, problem_of
 from ullage_agent.service.access import Principal, authorize_all
-from ullage_agent.service.audit import IDS_MAX
 from ullage_agent.service.listening import Certificate, Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
@@ -57,7 +56,7 @@ class Connection:
         self._certificate = certificate
         self._quota = quota
         self._is_counted = False
-        self._noted: list[str] = []
+        self._noted: Sequence[str | bytes] = ()
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
         self._revoked: Exception | None = None
@@ -163,7 +162,7 @@ class Connection:
                 raise BadFrame(f"a {header.kind.name} is no request")
             try:
                 self._require(header)
-                self._noted = []
+                self._noted = ()
                 self._turn = self._terms.turns.of(self._principal, creates=header.kind in CREATING)
                 self._turn.take()
                 answer(header, body)
@@ -202,12 +201,12 @@ class Connection:
 
     def _resolve_handles(self, header: Header, body: bytes) -> None:
         uuids = frames.parse_uuids(body)
-        self._noted = list(map(format_uuid, uuids[: IDS_MAX + 1]))
+        self._noted = uuids
         self._resolved(header, self.lent.handles(uuids))
 
     def _resolve_claims(self, header: Header, body: bytes) -> None:
         keys = frames.parse_claims(body)
-        self._noted = [f"{key.resource}+{key.offset}" for key in keys[: IDS_MAX + 1]]
+        self._noted = [f"{key.resource}+{key.offset}" for key in keys]
         self._resolved(header, self.lent.claims(keys))
 
     def _resolved(self, header: Header, places: list[Place]) -> None:
@@ -223,7 +222,7 @@ class Connection:
     def _read(self, header: Header, body: bytes) -> None:
         """Bytes instead of a descriptor, of one piece: whoever wants more asks again."""
         uuid, start, size = frames.parse_read(body)
-        self._noted = [format_uuid(uuid)]
+        self._noted = [uuid]
         content = self._handles.readable(format_uuid(uuid))
         start = min(start, content.size)
         size = min(size, content.size - start, frames.PIECE_BYTES_MAX)
@@ -254,8 +253,9 @@ class Connection:
         if isinstance(attributes, list):
             raise InvalidArgument("one content has one mapping of attributes")
         handle = self._handles.put(self._data(header.request), attributes, **terms)
-        self._noted = [handle.partition("@")[0]]
-        self._send(FrameKind.STORED, header.request, parse_uuid(self._noted[0]))
+        uuid = parse_uuid(handle.partition("@")[0])
+        self._noted = [uuid]
+        self._send(FrameKind.STORED, header.request, uuid)
 
     def _data(self, request: int) -> Iterator[bytes]:
         limit = int(self._repository.spec.service.max_request_bytes)
