@@ -13,6 +13,7 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.node import Cluster
 from tests.cluster.operator_process import repository
 from ullage import Repository, Retries
+from ullage.client.flight import FlightClient
 from ullage.contract import ROLES, audience_of, rules_of
 from ullage_operator.objects import RBAC
 
@@ -21,6 +22,7 @@ SYSTEM = "ullage-system"
 RELEASE = ("ullage", f"--namespace={SYSTEM}")
 KINDS = ("contentrepositories", "contentrepositorynodes", "reclamationruns")
 PORT = 8480
+FLIGHT_PORT = 8481
 BALLAST = "ballast"
 """The file of a container that holds a reserve."""
 
@@ -129,6 +131,14 @@ class Flows:
         """Another connection to the same place, for whoever wants other retries, or shows no token."""
         url, token, authority = self._address
         return ullage.connect(url, token=token if is_known else None, ca_file=authority, retries=retries)
+
+    def flight(self) -> FlightClient:
+        """A client over Flight of the same agent, as the same account."""
+        _, token, authority = self._address
+        address = self.cluster.get("service/flows-local", self.here)["spec"]["clusterIP"]
+        return FlightClient(
+            f"grpc+tls://localhost:{self.cluster.forward(address, FLIGHT_PORT)}", token, ca_file=authority
+        )
 
     def disconnect(self) -> None:
         """Let go of the connection; the repository stays as it is."""

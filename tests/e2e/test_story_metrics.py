@@ -19,6 +19,8 @@ from tests.cluster.scenario import panels
 from tests.cluster.workloads import made
 from tests.e2e.story import Story
 from ullage.contract import audience_of
+from ullage.wire import tickets
+from ullage.wire.tickets import EventHoldRequest
 
 NAME = "prometheus"
 PORT = 9090
@@ -114,8 +116,10 @@ def _pod(flows: Flows) -> dict[str, Any]:
 
 
 def test_every_panel_of_the_dashboards_shows_data(watched: Watched) -> None:
-    """While content comes and goes, no query of theirs is without an answer."""
+    """While content comes and goes and a stream does not read its events, no query of theirs is without an answer."""
     flows = watched.story.flows
+    with flows.flight() as flight:
+        flight.act(tickets.HOLD_EVENTS, EventHoldRequest(holder="late"))
     empty: list[str] = []
 
     def all_show_something() -> bool:

@@ -5,7 +5,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,7 @@ from ullage_agent.service.fairness import (
     FairTurns,
     Stint,
 )
-from ullage_agent.service.http.starts import AHEAD_MAX, Starts
+from ullage_agent.service.http.starts import AHEAD_MAX, HELD_MAX, Starts
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import line_of, new_token
 
@@ -342,6 +342,33 @@ def test_no_more_are_begun_than_keep_the_turns_busy(is_shared: bool) -> None:
         return seen
 
     assert asyncio.run(tell()) == [AHEAD_MAX if is_shared else 3 * AHEAD_MAX, 3 * AHEAD_MAX]
+
+
+def test_what_is_not_begun_is_bounded() -> None:
+    """Of clients that send requests and go away: the quotas are asked about what is beyond, rather than nothing."""
+    story = Story()
+    starts, begun = Starts(story.turns), 0
+    story.want(GOOD)
+    story.want(GREEDY)
+
+    async def ask() -> None:
+        nonlocal begun
+        await starts.begin("greedy")
+        begun += 1
+
+    async def tell() -> int:
+        with ExitStack() as ahead:
+            for _ in range(AHEAD_MAX):
+                ahead.enter_context(starts.ahead("greedy"))
+            asked = [asyncio.create_task(ask()) for _ in range(HELD_MAX + 7)]
+            for _ in range(20):
+                await asyncio.sleep(0)
+            found = begun
+            for each in asked:
+                each.cancel()
+        return found
+
+    assert asyncio.run(tell()) == 7
 
 
 class Gate:

@@ -20,6 +20,12 @@ Flight and the Unix socket, of which it may have a hundred waiting: with fewer o
 """
 
 
+HELD_MAX: Final = 512
+"""Requests of one that are not begun: each holds what has come of its body, though its client may be gone. What comes
+beyond is begun, and meets the quotas.
+"""
+
+
 class Starts:
     """Those of one event loop, which makes all calls."""
 
@@ -43,8 +49,11 @@ class Starts:
             self._begun.add(whose)
             self._look()
             return
+        held = self._waiting.setdefault(whose, deque())
+        if len(held) >= HELD_MAX:
+            return
         given = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(whose, deque()).append(given)
+        held.append(given)
         self._look()
         await given
 
