@@ -1,4 +1,6 @@
-"""The page of recipes, word for word: each program on it runs, one after the other, and does what its heading says."""
+"""The page of recipes, word for word: each program on it runs, one after the other, and does what its heading says. Of
+`make spark-full`: a minute and more, which CI has not.
+"""
 
 import io
 import re
