@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
-from typing import IO, Any, Final
+from contextlib import closing, contextmanager, suppress
+from typing import IO, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -97,6 +97,19 @@ class DayFile:
     def _flush(self) -> None:
         self._writer.write_table(pa.Table.from_batches(self._kept, self._schema), row_group_size=1 << 20)
         self._kept, self._kept_bytes = [], 0
+
+
+Files = TypeVar("Files", DayFile, DayFiles)
+
+
+@contextmanager
+def or_nothing(files: Files) -> Iterator[Files]:
+    """What is being written, of which nothing is left if something goes wrong."""
+    try:
+        yield files
+    except BaseException:
+        files.drop()
+        raise
 
 
 class _Counted:

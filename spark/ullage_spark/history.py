@@ -11,7 +11,7 @@ A node that does not answer is left as it is: what it has is read once it is the
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 import msgspec
@@ -34,7 +34,7 @@ from ullage.wire.tickets import (
     TableTicket,
 )
 from ullage_spark.addresses import FleetNode
-from ullage_spark.dayfiles import DAY, DayFiles, compacted
+from ullage_spark.dayfiles import DAY, DayFiles, compacted, or_nothing
 from ullage_spark.errors import EventsLost, SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, MissingNode, ask, flight_of, missing_error, roll_call, side_by_side
 from ullage_spark.histories import HistoryFile, HistoryTable, State, folder_tables
@@ -187,8 +187,6 @@ class _Feeding:
             self._tables[name].commit(state, files)
             self._added[name] += sum(file.rows for file in files)
 
-    # ------------------------------------------------------------------------------------------------------- events
-
     def _feed_events(self) -> None:
         """Round by round, each a commit, until all is read that was there at first."""
         table = self._tables["events"]
@@ -265,8 +263,6 @@ class _Feeding:
         if self._settings.hold_millis:
             self._on_each(hold, places)
 
-    # -------------------------------------------------------------------------------------------------------- space
-
     def _look_at_space(self) -> None:
         """One look at each node, and its runs that have ended since the last one."""
         found: dict[str, tuple[pa.RecordBatch, pa.RecordBatch]] = {}
@@ -304,12 +300,5 @@ class _Feeding:
         rows = rows.filter(pc.is_valid(rows["ended_time"]))
         return rows.combine_chunks().to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], _rows("runs"))
 
-    @contextmanager
-    def _files(self, name: str) -> Iterator[DayFiles]:
-        """Of which nothing is left if something goes wrong."""
-        files = DayFiles(self._tables[name], SCHEMAS[name], TIMES[name])
-        try:
-            yield files
-        except BaseException:
-            files.drop()
-            raise
+    def _files(self, name: str) -> AbstractContextManager[DayFiles]:
+        return or_nothing(DayFiles(self._tables[name], SCHEMAS[name], TIMES[name]))

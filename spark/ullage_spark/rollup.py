@@ -7,7 +7,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ullage_spark.dayfiles import DAY, DayFile, rows_of
+from ullage_spark.dayfiles import DAY, DayFile, or_nothing, rows_of
 from ullage_spark.histories import HistoryFile, HistoryTable
 
 KEYS: Final = ["node", "begins_time", "type", "component_type", "component", "queue"]
@@ -57,15 +57,11 @@ def _counted(tables: Mapping[str, HistoryTable], day: str, seconds: int) -> Hist
     mean = pc.if_else(pc.greater(found["lineages"], 0), pc.divide(found["lineage"], found["lineages"]), None)
     found = found.append_column("lineage_seconds", pc.divide(mean, 1e6)).select(ROLLUP.names).sort_by(_ascending(KEYS))
     schema = pa.schema([pa.field(DAY, pa.date32()), *ROLLUP])
-    file = DayFile(tables["rollup"], schema, day)
-    try:
+    with or_nothing(DayFile(tables["rollup"], schema, day)) as file:
         for batch in found.to_batches():
             dates = pa.array([day] * batch.num_rows).cast(pa.date32())
             file.write(pa.RecordBatch.from_arrays([dates, *batch.columns], schema=schema))
-    except BaseException:
-        file.drop()
-        raise
-    return file.close()
+        return file.close()
 
 
 def _ascending(keys: Sequence[str]) -> list[tuple[str, str]]:

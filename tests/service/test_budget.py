@@ -102,10 +102,10 @@ def test_an_event_loop_is_refused_in_time() -> None:
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(workshop.make(), limits=Limits(decoded_bytes=8 * MB, decoded_bytes_each=8 * MB, decoded_seconds=0.05))
-    yield made
-    made.close()
-    assert made.failures == []
+    with Peer.serving(
+        workshop.make(), limits=Limits(decoded_bytes=8 * MB, decoded_bytes_each=8 * MB, decoded_seconds=0.05)
+    ) as made:
+        yield made
 
 
 def test_a_batch_waits_for_room_before_it_is_decoded(peer: Peer) -> None:

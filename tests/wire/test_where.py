@@ -195,6 +195,14 @@ def test_words_are_taken_in_any_case_and_spacing() -> None:
     )
 
 
+def test_a_column_is_not_what_its_array_holds() -> None:
+    """Which values an array has does not say what it is; that it has one of them can be looked for."""
+    either = Among(Column("parents"), ("a", "b"), True)
+
+    assert asked(either, Column("parents")) is None
+    assert asked_of_any(either, {Column("parents")}) == frozenset(either.values)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

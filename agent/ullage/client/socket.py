@@ -86,22 +86,20 @@ class SocketClient(Closable):
     def close(self) -> None:
         """Close the descriptors, then the connection; the next call makes a new one."""
         with self._lock:
-            stream, self._stream = self._stream, None
-            for descriptor in self._descriptors.values():
-                os.close(descriptor)
-            self._descriptors.clear()
-            self._is_home.clear()
-            if stream is not None:
-                stream.close()
+            self._let_go()
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: close its copies, so that what the parent's agent deletes is gone, and say nothing
         over the connection, which is the parent's. The lock may be held by a thread that did not come along.
         """
+        self._let_go()
+
+    def _let_go(self) -> None:
+        stream, self._stream = self._stream, None
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
-        stream, self._stream = self._stream, None
+        self._is_home.clear()
         if stream is not None:
             stream.close()
 

@@ -272,7 +272,7 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def packed(
-    rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter | None = None
+    rows: Iterator[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter
 ) -> Iterator[OutgoingBatch]:
     """These columns of the rows that are wanted, in batches of a few MiB."""
     content = schema.get_field_index("content")
@@ -287,17 +287,15 @@ def packed(
         yield OutgoingBatch(batch, [each for each in contents if each] if "content" in columns else ())
 
 
-def _wanted_of(chunk: list[Row], schema: pa.Schema, wanted: RowFilter | None) -> list[Row]:
-    return list(compress(chunk, _mask(chunk, schema, wanted).to_pylist())) if wanted else chunk
+def _wanted_of(chunk: list[Row], schema: pa.Schema, wanted: RowFilter) -> list[Row]:
+    if not wanted:
+        return chunk
+    return list(compress(chunk, wanted.mask(lambda name: _column(chunk, schema, name), len(chunk)).to_pylist()))
 
 
-def _chosen(chunk: list[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter | None) -> pa.RecordBatch:
+def _chosen(chunk: list[Row], schema: pa.Schema, columns: Sequence[str], wanted: RowFilter) -> pa.RecordBatch:
     """Columns of the rows that are wanted: nothing is made of others but what that depends on."""
     return _batch(_wanted_of(chunk, schema, wanted), schema, columns)
-
-
-def _mask(chunk: list[Row], schema: pa.Schema, wanted: RowFilter) -> pa.BooleanArray:
-    return wanted.mask(lambda name: _column(chunk, schema, name), len(chunk))
 
 
 def _batch(

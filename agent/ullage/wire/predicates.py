@@ -1,6 +1,6 @@
 """Predicates on the rows of a table: what the text of `where` means, whoever evaluates it.
 
-`ullage.wire.where` parses them, `ullage.wire.chosen` evaluates them on Arrow's columns. Here is what both go by, and
+`ullage.wire.where` parses them, `ullage.wire.matching` evaluates them on Arrow's columns. Here is what both go by, and
 what can be said of a predicate before any row is read: which values a column has in every row that holds it, or which
 range. An index is asked with that; it never decides on a row.
 
@@ -159,41 +159,39 @@ def columns_in(predicate: Predicate) -> set[str]:
 
 def asked(predicate: Predicate, column: Column) -> frozenset[Value] | None:
     """The values that a column may have in a row that is chosen; None: any."""
-    match predicate:
-        case Comparison(of, "=", value) if of == column:
-            return frozenset({value})
-        case Among(of, values, False) if of == column:
-            return frozenset(values)
-        case Constant(value) if not value:
-            return frozenset()
-        case All(parts):
-            known = [found for part in parts if (found := asked(part, column)) is not None]
-            return frozenset.intersection(*known) if known else None
-        case Some(parts):
-            return _united([asked(part, column) for part in parts])
-    return None
+    return _asked(
+        predicate,
+        lambda leaf: leaf.column == column and not (isinstance(leaf, Among) and leaf.is_array),
+        lambda known: frozenset.intersection(*known),
+    )
 
 
 def asked_of_any(predicate: Predicate, columns: Collection[Column]) -> frozenset[Value] | None:
     """Values of which one of these columns, or arrays, has one in every row that is chosen; None: it cannot be said."""
+    # Where all parts of it hold, the shortest list is the least to look for.
+    return _asked(predicate, lambda leaf: leaf.column in columns, lambda known: min(known, key=len))
+
+
+def _asked(
+    predicate: Predicate,
+    is_about: Callable[[Comparison | Among], bool],
+    of_all: Callable[[list[frozenset[Value]]], frozenset[Value]],
+) -> frozenset[Value] | None:
+    """The values that leaves list which are about what is asked for; `of_all`: where several of them hold."""
     match predicate:
-        case Comparison(of, "=", value) if of in columns:
+        case Comparison(_, "=", value) if is_about(predicate):
             return frozenset({value})
-        case Among(of, values) if of in columns:
+        case Among(_, values) if is_about(predicate):
             return frozenset(values)
         case Constant(value) if not value:
             return frozenset()
-        case All(parts):  # all of them hold: the shortest list is the least to look for
-            known = [found for part in parts if (found := asked_of_any(part, columns)) is not None]
-            return min(known, key=len, default=None)
-        case Some(parts):
-            return _united([asked_of_any(part, columns) for part in parts])
+        case All(parts) | Some(parts):
+            each = [_asked(part, is_about, of_all) for part in parts]
+            known = [values for values in each if values is not None]
+            if isinstance(predicate, All):
+                return of_all(known) if known else None
+            return frozenset().union(*known) if len(known) == len(each) else None
     return None
-
-
-def _united(each: list[frozenset[Value] | None]) -> frozenset[Value] | None:
-    found = [values for values in each if values is not None]
-    return frozenset().union(*found) if len(found) == len(each) else None
 
 
 class Bounds(NamedTuple):

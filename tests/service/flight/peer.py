@@ -2,8 +2,9 @@
 
 import json
 import struct
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
 
 import pyarrow as pa
 from pyarrow import flight
@@ -31,6 +32,15 @@ class Peer:
         self.flight = self.server.flight
         self.client = flight.connect(self.server.url)
         self.repository = repository
+
+    @classmethod
+    @contextmanager
+    def serving(cls, repository: Engine, limits: Limits = DEFAULTS) -> Iterator[Self]:
+        """One that is closed at the end, and had no failure that nobody foresaw."""
+        made = cls(repository, limits=limits)
+        yield made
+        made.close()
+        assert made.failures == []
 
     def close(self) -> None:
         self.client.close()

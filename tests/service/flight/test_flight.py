@@ -28,10 +28,8 @@ ONE = {"content": [b"x"]}
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(workshop.make())
-    yield made
-    made.close()
-    assert made.failures == []
+    with Peer.serving(workshop.make()) as made:
+        yield made
 
 
 def names(uuids: Sequence[bytes]) -> list[str]:

@@ -24,10 +24,8 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(filled(workshop))
-    yield made
-    made.close()
-    assert made.failures == []
+    with Peer.serving(filled(workshop)) as made:
+        yield made
 
 
 def filled(workshop: Workshop) -> Engine:

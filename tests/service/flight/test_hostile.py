@@ -26,10 +26,10 @@ METHODS = ("DoPut", "DoGet", "DoAction", "ListActions", "ListFlights", "GetFligh
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(workshop.make(), limits=Limits(batch_attributes=1_000, flight_message_bytes=8 * MB, put_batch_bytes=MB))
-    yield made
-    made.close()
-    assert made.failures == []
+    with Peer.serving(
+        workshop.make(), limits=Limits(batch_attributes=1_000, flight_message_bytes=8 * MB, put_batch_bytes=MB)
+    ) as made:
+        yield made
 
 
 @pytest.fixture

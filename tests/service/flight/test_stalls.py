@@ -20,10 +20,8 @@ ONE = raw.contents_of([b"content"])
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(workshop.make(), limits=LIMITS)
-    yield made
-    made.close()
-    assert made.failures == []
+    with Peer.serving(workshop.make(), limits=LIMITS) as made:
+        yield made
 
 
 class Slow:

@@ -33,10 +33,8 @@ OVERHEAD = 1.2
 
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
-    made = Peer(filled(workshop))
-    yield made
-    made.close()
-    assert made.failures == []
+    with Peer.serving(filled(workshop)) as made:
+        yield made
 
 
 def conditions_of(peer: Peer, table: str, chance: random.Random) -> list[str]:

@@ -66,10 +66,11 @@ class Guard:
         scope["path"] = scope["raw_path"].decode("ascii")
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
         token = hash(next((value for name, value in scope["headers"] if name == b"authorization"), b""))
+        peer = client_of((scope.get("client") or ("",))[0])
         try:
             if scope["path"] not in ALWAYS_ANSWERED:
-                await self._served.starts.begin(self._known.get(token) or client_of((scope.get("client") or ("",))[0]))
-            await self._answer(scope, exchange)
+                await self._served.starts.begin(self._known.get(token) or peer)
+            await self._answer(scope, exchange, peer)
         finally:
             state = scope.get("state", {})
             if "principal" in state and state["principal"].holder:
@@ -86,8 +87,7 @@ class Guard:
             self._known.clear()
         self._known[token] = name
 
-    async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
-        peer = client_of((scope.get("client") or ("",))[0])
+    async def _answer(self, scope: Any, exchange: "_Exchange", peer: str) -> None:
         if scope["path"] not in ALWAYS_ANSWERED:
             is_open = isinstance(self._served.authenticator, Anonymous)
             if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):

@@ -19,7 +19,6 @@ AHEAD_MAX: Final = 16
 Flight and the Unix socket, of which it may have a hundred waiting: with fewer over HTTP these would starve.
 """
 
-
 HELD_MAX: Final = 512
 """Requests of one that are not begun: each holds what has come of its body, though its client may be gone. What comes
 beyond is begun, and meets the quotas.
