@@ -62,8 +62,16 @@ class Load:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    """For a server that is killed and started again: below those that the system gives to anybody's connections, one of
+    which took such a port while nobody listened.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_000, 20_000)
+        try:
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        except OSError:  # somebody has it
+            continue
 
 
 def test_kills_under_load_double_nothing_and_lose_nothing(tmp_path: Path) -> None:
