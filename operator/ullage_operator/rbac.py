@@ -43,7 +43,7 @@ PLANNER_RIGHTS: Final = (Right.SPACE, Right.LEASE)
 
 
 JOB: Final = "ullage-spark"
-"""The ClusterRole of whoever runs jobs of Spark on the repositories of a namespace, beside what it may do to content."""
+"""The ClusterRole of who runs jobs of Spark on the repositories of a namespace, beside what it may do to content."""
 
 JOB_RULES: Final = [
     rule("discovery.k8s.io", ["endpointslices"], ["list"]),
