@@ -3,10 +3,12 @@
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -52,6 +54,24 @@ def test_filters_are_not_taken(spark: SparkSession, fleet: Fleet) -> None:
     assert spark.sql("select count(*) from everything where queue = 'out'").head() == (18,)
     assert spark.sql("select count(*) from everything").head() == (54,)
     assert df.union(df.filter("queue = 'in'")).count() == 72
+
+
+def test_a_thread_writes_once_the_session_is_its_own(spark: SparkSession, fleet: Fleet) -> None:
+    """Elsewhere PySpark says that there is no such source, for writes alone. It is done as docs/spark.md says."""
+
+    def write() -> str:
+        rows = spark.sql("SELECT X'61' AS content").write.format("ullage").mode("append")
+        try:
+            rows.options(endpoint=fleet.endpoint, queue="in").save()
+        except Py4JJavaError as error:
+            return str(error)
+        return "written"
+
+    with ThreadPoolExecutor(1) as lane:
+        assert "DATA_SOURCE_NOT_FOUND" in lane.submit(write).result()
+        lane.submit(spark.createDataFrame, [], "a int").result()
+        assert lane.submit(write).result() == "written"
+    assert fleet.drained("in") == [b"a"]
 
 
 def test_planning_holds_nothing(spark: SparkSession, fleet: Fleet) -> None:
