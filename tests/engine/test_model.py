@@ -142,6 +142,7 @@ def test_many_uuids_are_read_as_each_is(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, FEW - 1, FEW, FEW + 1, 1_000])
 def test_many_uuids_are_written_as_each_is(count: int) -> None:
+    """Few one by one, many at once: nobody can tell."""
     uuids = new_uuids(count)
 
     assert format_uuids(uuids) == list(map(format_uuid, uuids))
