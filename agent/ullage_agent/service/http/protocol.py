@@ -54,6 +54,9 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._held: Held | None = None
+        self._begun: Any = None
+        """The request that was begun last, with its answer."""
+
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,6 +73,9 @@ class _GuardedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
             return
         self._is_refused = True
+        if self._begun is not None:
+            self._begun.disconnected = True  # what it answers must not come behind the end
+            self._begun.message_event.set()
         body = msg.encode()
         transport.write(
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
@@ -125,6 +131,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         cycle: Any = self.cycle
         cycle.body.clear()
         cycle.scope["state"]["is_too_much"] = True
+        self.flow.pause_reading()  # the rest would come for nothing
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         start = partial(self._begin, cycle, app)
@@ -136,7 +143,7 @@ class _GuardedProtocol(HttpToolsProtocol):
             self._held = self.starts.begin(scope["state"]["token"], self.seat.peer, start)
 
     def _begin(self, cycle: Any, app: Any) -> None:
-        self._held = None
+        self._held, self._begun = None, cycle
         self.seat.crowd.work(self.seat)
         super()._start_asgi_task(cycle, app)
 

@@ -63,6 +63,9 @@ class Starts:
         """Those of each, by their tokens: in the order in which these have their turns, and they came."""
 
         self._bytes: Counter[Whose] = Counter()
+        self.held = (0, 0)
+        """How many requests are not begun, and the bytes of their bodies; any thread may look."""
+
         self._ahead: Counter[str] = Counter()
         """How many of each principal's wait for a turn."""
 
@@ -80,18 +83,19 @@ class Starts:
             return None
         held = Held(whose, token, start)
         self._held.setdefault(whose, {}).setdefault(token, {})[held] = None
+        self._count(1, 0)
         self._look()
         return held
 
     def grow(self, held: Held, count: int) -> bool:
         """So many bytes of its body have come; False if nobody may have that many, and they are to be thrown away."""
-        if self._bytes[held.whose] + count > self._bytes_each_max or self._bytes.total() + count > self._bytes_max:
-            self._bytes[held.whose] -= held.bytes
-            held.bytes = 0
-            return False
-        held.bytes += count
-        self._bytes[held.whose] += count
-        return True
+        of_each, of_all = self._bytes[held.whose] + count, self.held[1] + count
+        fits = of_each <= self._bytes_each_max and of_all <= self._bytes_max
+        more = count if fits else -held.bytes
+        held.bytes += more
+        self._bytes[held.whose] += more
+        self._count(0, more)
+        return fits
 
     def drop(self, held: Held) -> None:
         """Nobody waits for it any more, or it is begun."""
@@ -101,6 +105,7 @@ class Starts:
             del lines[held.token]
         if not lines:
             del self._held[held.whose]
+        self._count(-1, -held.bytes)
         self._bytes[held.whose] -= held.bytes
         if not self._bytes[held.whose]:
             del self._bytes[held.whose]
@@ -129,17 +134,15 @@ class Starts:
             if (True, whose) in self._held:
                 self._look()
 
-    @property
-    def held(self) -> tuple[int, int]:
-        """How many requests are not begun, and the bytes of their bodies."""
-        return sum(len(line) for lines in self._held.values() for line in lines.values()), self._bytes.total()
-
     def _room(self, whose: Whose) -> int:
         """How many more of these may be begun before the loop looks at what has come."""
         is_known, name = whose
         if is_known and not self._is_ending and self._ahead[name] >= AHEAD_MAX and self._turns.is_shared:
             return 0
         return (1 if is_known else STRANGERS) - self._begun[whose]
+
+    def _count(self, requests: int, count: int) -> None:
+        self.held = self.held[0] + requests, self.held[1] + count
 
     def _look(self) -> None:
         if not self._is_coming:
