@@ -90,7 +90,8 @@ def test_nothing_is_left_of_those_whose_client_is_gone(tmp_path: Path, monkeypat
         for each in node.begun:
             each.result()
         # One whose client has gone after it was begun ends so.
-        assert 'ullage_errors_total{slug="request-incomplete"} 0.0\n' in node.both.running.server.metrics.text().decode()
+        text = node.both.running.server.metrics.text().decode()
+        assert 'ullage_errors_total{slug="request-incomplete"} 0.0\n' in text
 
 
 def test_what_has_come_of_their_bodies_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
