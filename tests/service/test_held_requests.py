@@ -83,8 +83,8 @@ def test_they_are_begun_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_nothing_is_left_of_those_whose_client_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They were counted by nothing, and were begun one after the other, for nobody."""
     with crowded(tmp_path, monkeypatch) as node:
-        for each in node.uploads:
-            each.close()
+        for upload in node.uploads:
+            upload.close()
         until(lambda: node.held == (0, 0), "all of it to be given up")
         node.both.gate.open()
         for each in node.begun:
