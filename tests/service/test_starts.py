@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from tests.service.test_fairness import GOOD, GREEDY, Story
-from ullage_agent.service.http.starts import AHEAD_MAX, STRANGERS, Held, Starts
+from ullage_agent.service.http.starts import AHEAD_MAX, STRANGERS, HeldRequest, Starts
 from ullage_agent.service.limits import Limits
 
 GREEDY_TOKEN, GOOD_TOKEN = 1, 2
@@ -42,7 +42,7 @@ def test_of_each_one_request_is_begun_at_a_time() -> None:
     """Of hundreds that came before somebody else's one is begun before it; one that is dropped is not begun."""
     starts, begun = starts_of(Story()), list[str]()
 
-    def begin(token: int, whose: str) -> Held | None:
+    def begin(token: int, whose: str) -> HeldRequest | None:
         return starts.begin(token, PEER, partial(begun.append, whose))
 
     def tell() -> None:
@@ -143,7 +143,7 @@ def test_bodies_of_what_is_not_begun_are_bounded() -> None:
     starts = starts_of(Story(), Limits(held_bytes=100, held_bytes_each=70))
 
     async def tell() -> None:
-        def held(token: int) -> Held:
+        def held(token: int) -> HeldRequest:
             found = starts.begin(token, PEER, lambda: None) or starts.begin(token, PEER, lambda: None)
             assert found is not None
             return found

@@ -13,7 +13,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ullage_agent.service.http.accepting import Seat
-from ullage_agent.service.http.starts import Held, Starts
+from ullage_agent.service.http.starts import HeldRequest, Starts
 from ullage_agent.service.limits import Limits
 
 LINGER_BYTES: Final = 1 << 20
@@ -53,7 +53,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
-        self._held: Held | None = None
+        self._held: HeldRequest | None = None
         self._begun: Any = None
         """The request that was begun last, with its answer."""
 

@@ -36,7 +36,7 @@ Whose = tuple[bool, str]
 """Whether it is known who asks, and the name or else the address."""
 
 
-class Held:
+class HeldRequest:
     """A request that is not begun."""
 
     __slots__ = ("bytes", "start", "token", "whose")
@@ -59,7 +59,7 @@ class Starts:
         self._begun: Counter[Whose] = Counter()
         """How many requests of each were begun since the loop last looked at what has come."""
 
-        self._held: dict[Whose, dict[int, dict[Held, None]]] = {}
+        self._held: dict[Whose, dict[int, dict[HeldRequest, None]]] = {}
         """Those of each, by their tokens: in the order in which these have their turns, and they came."""
 
         self._bytes: Counter[Whose] = Counter()
@@ -72,7 +72,7 @@ class Starts:
         self._is_coming = self._is_ending = False
         """Whether the loop will call `_next` as soon as it has looked at what has come; whether nothing is held."""
 
-    def begin(self, token: int, peer: str, start: Callable[[], None]) -> Held | None:
+    def begin(self, token: int, peer: str, start: Callable[[], None]) -> HeldRequest | None:
         """Call `start` now, or when it is this one's turn: then what is held until it is called, or dropped."""
         name = self._known.get(token)
         whose = (False, peer) if name is None else (True, name)
@@ -81,13 +81,13 @@ class Starts:
             self._look()
             start()
             return None
-        held = Held(whose, token, start)
+        held = HeldRequest(whose, token, start)
         self._held.setdefault(whose, {}).setdefault(token, {})[held] = None
         self._count(1, 0)
         self._look()
         return held
 
-    def grow(self, held: Held, count: int) -> bool:
+    def grow(self, held: HeldRequest, count: int) -> bool:
         """So many bytes of its body have come; False if nobody may have that many, and they are to be thrown away."""
         of_each, of_all = self._bytes[held.whose] + count, self.held[1] + count
         fits = of_each <= self._bytes_each_max and of_all <= self._bytes_max
@@ -97,7 +97,7 @@ class Starts:
         self._count(0, more)
         return fits
 
-    def drop(self, held: Held) -> None:
+    def drop(self, held: HeldRequest) -> None:
         """Nobody waits for it any more, or it is begun."""
         lines = self._held[held.whose]
         del lines[held.token][held]
@@ -161,7 +161,7 @@ class Starts:
         if self._begun:
             self._look()
 
-    def _due(self, whose: Whose) -> Sequence[Held]:
+    def _due(self, whose: Whose) -> Sequence[HeldRequest]:
         """The next to be begun, each with another token; these come last the next time."""
         lines = self._held[whose]
         found = list(lines)[: self._room(whose)]
