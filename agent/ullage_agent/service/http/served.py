@@ -74,7 +74,7 @@ class Served:
         self._log = logger("reclamation")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
-        self._actors = Actors(self.repository, authenticator, limits)
+        self.actors = Actors(self.repository, authenticator, limits)
         self.sessions = Sessions(host.clock, limits)
         self.uploads = Uploads(host.clock)
         for held in (self.sessions.held, self.uploads.held):
@@ -87,7 +87,7 @@ class Served:
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:
         """The repository for whoever asks."""
-        return self._actors.of(principal)
+        return self.actors.of(principal)
 
     async def create(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what may wait for room, in turn."""
