@@ -48,7 +48,8 @@ def format_uuids(uuids: Sequence[bytes]) -> list[str]:
 
 def parse_uuid(text: str) -> bytes:
     """The inverse of `format_uuid`; ValueError for anything else."""
-    digits = text.replace("-", "")
+    is_dashed = len(text) == _TEXT_LENGTH and all(text[at] == "-" for at in _DASHES)
+    digits = text.replace("-", "") if is_dashed else text
     uuid = bytes.fromhex(digits) if len(digits) == 2 * UUID_BYTES else b""
     if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
         raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")

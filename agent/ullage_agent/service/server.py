@@ -196,9 +196,13 @@ class Server:
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
+        self._meter.requests_held = lambda: served.starts.held
         asked = authenticator if listening.asks_for_metrics else None
         apps = {"http": guard, "metrics": Scrape(self.metrics, asked, audit, is_encrypted=listening.tls is not None)}
-        configs = {name: configured(app, self.limits, self.limits.stop_seconds) for name, app in apps.items()}
+        starts = {"http": served.starts}
+        configs = {
+            name: configured(app, self.limits, self.limits.stop_seconds, starts.get(name)) for name, app in apps.items()
+        }
         servers = [(uvicorn.Server(config), sockets[name]) for name, config in configs.items() if name in sockets]
         reload = self._heed_signals()
         context = None if self._certificate is None else self._certificate.context
@@ -216,7 +220,7 @@ class Server:
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            served.is_stopping = True
+            served.stop()
             watching.cancel()
             stopped.cancel()
             for server, _ in servers:

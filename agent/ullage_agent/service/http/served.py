@@ -68,7 +68,7 @@ class Served:
         self.limits = limits
         self.budget = budget
         self.turns = turns
-        self.starts = Starts(turns)
+        self.starts = Starts(turns, limits)
         self.audit = logger("audit")
         self.trail = audit
         self._log = logger("reclamation")
@@ -106,6 +106,11 @@ class Served:
             return await asyncio.get_running_loop().run_in_executor(threads, work)
         finally:
             turn.rest()
+
+    def stop(self) -> None:
+        """Refuse whatever is asked from now on, and what has not been begun."""
+        self.is_stopping = True
+        self.starts.end()
 
     def close(self) -> None:
         """Let calls under way end. Then no session and no run is left."""
