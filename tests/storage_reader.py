@@ -119,11 +119,12 @@ class StorageReader:
             length, crc, magic = struct.unpack("<II8s", data[-16:])
             body = data[len(data) - 16 - length : -16]
             _require((magic, crc32c(body)) == (b"ULLAGEPI", crc), f"shard {path.name}")
-            head = msgspec.msgpack.decode(body)
+            run = msgspec.msgpack.decode(body)
+            head = run["about"]
             _require(head["repository"] == self.identity["repository"], f"repository of {path.name}")
             _require(path.stem == "{:020d}-{:020d}".format(*head["span"]), f"span of {path.name}")
             at = 0
-            for name, count, fences, crcs in head["sections"]:
+            for name, count, fences, crcs in run["sections"]:
                 keys = data[at : at + 8 * count]
                 blocks = [keys[start : start + 8 * 1_024] for start in range(0, len(keys), 8 * 1_024)]
                 _require(fences == b"".join(block[:8] for block in blocks), f"first keys of {name}")

@@ -57,6 +57,7 @@ NOT_CRASHED = {
     ): "leftovers that nothing needs: the next repair removes them",
     ("ProvenanceIndex._prepare", "self._files.unlink(path)"): "a shard that is not whole: nothing needs it",
     ("write_shard", "files.unlink(path)"): "the same",
+    ("write_run", "files.unlink(path)"): "the same",
     ("_zero_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     (
         "FileContentStore.sync_output",

@@ -96,9 +96,10 @@ class _TimedFile:
             self._metrics.count("content_written_bytes_total", by=len(data))
 
     def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        size = sum(map(len, buffers)) if self._is_content else 0  # before: afterwards none is in the processor's cache
         self._file.write_vector(buffers, offset)
         if self._is_content:
-            self._metrics.count("content_written_bytes_total", by=sum(map(len, buffers)))
+            self._metrics.count("content_written_bytes_total", by=size)
 
     def read(self, count: int, offset: int) -> bytes:
         began = time.perf_counter()

@@ -16,8 +16,10 @@ from ullage.engine.files import OsFiles
 from ullage.engine.model import EventType
 from ullage.engine.provenance.index import SHARD_EVENTS_MAX, mergeable
 from ullage.engine.provenance.search import search
-from ullage.engine.provenance.shard import BLOCK_KEYS, Shard, Span
+from ullage.engine.provenance.shard import Shard, Span
 from ullage.engine.provenance.terms import number_of
+from ullage.engine.runs.blockcache import BlockCache
+from ullage.engine.runs.sorted_run import BLOCK_KEYS
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
 
@@ -130,10 +132,10 @@ def test_what_an_event_has_not_takes_no_room(workshop: Workshop) -> None:
         session.transfer_many(session.get_many("q", 2), "r", "matched")
     place(repository)
 
-    shard = Shard.open(OsFiles(), str(shards(workshop)[0]))
+    shard = Shard.open(OsFiles(), str(shards(workshop)[0]), BlockCache(1 << 20))
 
     assert shard is not None
-    assert {section.field: section.keys for section in shard.head.sections} == {
+    assert {section.name: section.keys for section in shard.run.sections} == {
         "type": 5,
         "flow_file": 5,
         "filename": 5,

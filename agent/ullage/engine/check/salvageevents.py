@@ -17,9 +17,9 @@ from itertools import pairwise
 
 from crc32c import crc32c
 
+from ullage.engine.arrow import pa, pq
 from ullage.engine.files import Files
 from ullage.engine.model import Operation, TransactionEvents
-from ullage.engine.provenance.arrow import pa, pq
 from ullage.engine.provenance.columns import from_table, schema
 from ullage.engine.provenance.events import (
     ProvenanceEvent,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, repeat
 from typing import Any
 
+from ullage.engine.arrow import pa
 from ullage.engine.batches import unpack_all_attributes
 from ullage.engine.model import (
     Content,
@@ -17,7 +18,6 @@ from ullage.engine.model import (
     parse_uuid,
     split_uuids,
 )
-from ullage.engine.provenance.arrow import pa
 from ullage.engine.provenance.events import ProvenanceEvent, changed_attributes
 from ullage.engine.provenance.series import Series
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from ullage.engine.arrow import pa, pc, pq
 from ullage.engine.beside import Beside
 from ullage.engine.files import COPY_BYTES, File, Files, length_of, make_directories
 from ullage.engine.oserrors import unreadable
-from ullage.engine.provenance.arrow import pa, pc, pq
 from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.manifest import EventFile

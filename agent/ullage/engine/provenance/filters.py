@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ullage.engine.provenance.arrow import pa, pc
+from ullage.engine.arrow import pa, pc
 from ullage.engine.provenance.query import texts
 from ullage.wire.provenance import EventQuery
 

@@ -20,14 +20,13 @@ from itertools import islice, pairwise
 
 from ullage.clock import Clock
 from ullage.contract import ProvenanceSettings
+from ullage.engine.arrow import pa
 from ullage.engine.files import Files
-from ullage.engine.provenance.arrow import pa
 from ullage.engine.provenance.manifest import EventFile, ProvenanceManifest
 from ullage.engine.provenance.shard import (
     SUFFIX,
     Condition,
     Shard,
-    ShardDamaged,
     ShardHeader,
     Span,
     merged_keys,
@@ -36,6 +35,8 @@ from ullage.engine.provenance.shard import (
 )
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.provenance.terms import INDEXED_COLUMNS, conditions, keys_of
+from ullage.engine.runs.blockcache import BlockCache
+from ullage.engine.runs.sorted_run import RunDamaged
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
 
@@ -45,7 +46,10 @@ STEP_SECONDS = 1.0
 """How long one step goes on indexing: maintenance has other duties. One event file is finished in any case."""
 
 SHARD_EVENTS_MAX = 1 << 20
-"""Events of a merged shard: merging holds a field's keys in memory, four times 8 bytes an event."""
+"""Events of a merged shard: a row has 32 bits, and what is damaged is made anew in some seconds."""
+
+CACHE_BYTES = 8 << 20
+"""Blocks of shards that are kept in memory: what the searches of a lineage, one after the other, look at again."""
 
 GROWTH = 4
 """Shards are merged where none of them is more than a fourth of the whole: so an event is written again only when its
@@ -95,6 +99,7 @@ class ProvenanceIndex:
         self._store = store
         self._settings = settings
         self._clock = clock
+        self._cache = BlockCache(CACHE_BYTES)
         self._step_lock = threading.Lock()
         self._shards: tuple[Shard, ...] | None = None
         self._damaged: set[Shard] = set()
@@ -146,7 +151,7 @@ class ProvenanceIndex:
     def _opened(self) -> tuple[Shard, ...]:
         """The shards on disk that are what they should be, in order."""
         if self._shards is None:
-            opened = [Shard.open(self._files, path) for path in self._paths()]
+            opened = [Shard.open(self._files, path, self._cache) for path in self._paths()]
             mine = [shard for shard in opened if shard is not None and self._is_mine(shard.head)]
             kept: list[Shard] = []
             for shard in sorted(mine, key=lambda shard: (shard.span.first, -shard.span.last)):
@@ -205,8 +210,8 @@ class ProvenanceIndex:
         span = Span(file.first_sequence, file.last_sequence, file.events, file.bytes)
         self._replace([], [self._written(span, self._keys(file))])
 
-    def _keys(self, file: EventFile) -> Iterator[tuple[str, pa.Array]]:
-        """The keys of all events of a file, a field at a time."""
+    def _keys(self, file: EventFile) -> Iterator[tuple[str, list[pa.Array]]]:
+        """The keys of all events of a file in order, a field at a time."""
         fields: dict[str, list[pa.Array]] = {}
         try:
             for first, table in self._store.event_files.scan(file, INDEXED_COLUMNS):
@@ -216,7 +221,7 @@ class ProvenanceIndex:
             # Left open, each rollover held a descriptor more until the bound was reached: an hour-long soak showed it.
             self._store.event_files.forget(file)
         for field, keys in fields.items():
-            yield field, pa.concat_arrays(keys)
+            yield field, [pa.concat_arrays(keys).sort()]
 
     def _merge(self, files: Sequence[int]) -> None:
         """Merge neighbours until no more are worth it; `files` are the first sequences of all event files."""
@@ -236,13 +241,13 @@ class ProvenanceIndex:
         )
         try:
             self._replace(shards, [self._written(span, merged_keys(shards))])
-        except ShardDamaged:  # which one is not worth finding out
+        except RunDamaged:  # which one is not worth finding out
             self._replace(shards, [])
 
-    def _written(self, span: Span, keys: Iterable[tuple[str, pa.Array]]) -> Shard:
+    def _written(self, span: Span, keys: Iterable[tuple[str, Iterable[pa.Array]]]) -> Shard:
         path = os.path.join(self._directory, name_of(span))
         write_shard(self._files, path, self._head(span), keys)
-        shard = Shard.open(self._files, path)
+        shard = Shard.open(self._files, path, self._cache)
         if shard is None:  # no damage of what was indexed: the disk fails, and the next step begins again
             raise OSError(errno.EIO, "does not read back", path)
         return shard
@@ -279,7 +284,7 @@ class _Lookup:
         first, last = file.first_sequence, file.last_sequence
         try:
             found = self._first_of(shard)
-        except ShardDamaged:
+        except RunDamaged:
             return None
         if len(found) > FEW:
             return self._search(shard, first, last)
@@ -295,7 +300,7 @@ class _Lookup:
         return found
 
     def _search(self, shard: Shard, low: int, high: int) -> Iterator[int]:
-        """Sequence numbers in [low, high], in the query's order. ShardDamaged, as `Shard.search`."""
+        """Sequence numbers in [low, high], in the query's order. RunDamaged, as `Shard.search`."""
         query, first = self._query, shard.span.first
         low = max(low, query.after + 1) - first
         high = (high if query.before is None else min(high, query.before - 1)) - first
@@ -304,7 +309,7 @@ class _Lookup:
         try:
             for row in shard.search(self._conditions, low, high, newest_first=query.newest_first):
                 yield first + row
-        except ShardDamaged:
+        except RunDamaged:
             self._damaged.add(shard)  # the next step makes it anew
             raise
 

@@ -12,17 +12,17 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
+from ullage.engine.arrow import pa
 from ullage.engine.model import parse_uuid
-from ullage.engine.provenance.arrow import pa
 from ullage.engine.provenance.columns import ROW_GROUP_ROWS, schema, to_batch
 from ullage.engine.provenance.index import NO_CANDIDATES, FileLookup
 from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.query import possible, touches
 from ullage.engine.provenance.search import may_hold
 from ullage.engine.provenance.series import Series, chunks, series_of
-from ullage.engine.provenance.shard import ShardDamaged
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.provenance.tail import Numbered
+from ullage.engine.runs.sorted_run import RunDamaged
 from ullage.engine.wal.state import UNUSABLE
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
@@ -129,7 +129,7 @@ def _groups(file: EventFile, rows: int, found: Iterator[int], every: Iterable[in
     """Row groups that have candidates; all of them if the index breaks off."""
     try:
         return sorted({(sequence - file.first_sequence) // rows for sequence in found})
-    except ShardDamaged:
+    except RunDamaged:
         return every
 
 

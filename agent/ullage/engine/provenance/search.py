@@ -17,9 +17,9 @@ from ullage.engine.provenance.filters import candidates, filter_columns
 from ullage.engine.provenance.index import NO_CANDIDATES, FileLookup, ProvenanceIndex
 from ullage.engine.provenance.manifest import EventFile, LostEvents, ProvenanceManifest
 from ullage.engine.provenance.query import Page, Unreadable, matches, page_of, possible, touches
-from ullage.engine.provenance.shard import ShardDamaged
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.provenance.tail import Numbered
+from ullage.engine.runs.sorted_run import RunDamaged
 from ullage.engine.wal.state import UNUSABLE
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
@@ -104,7 +104,7 @@ class _Search:
             for event in self._fetch(file, found):
                 last = event.sequence
                 yield event
-        except ShardDamaged:
+        except RunDamaged:
             rest = self._query
             if last is not None:
                 rest = msgspec.structs.replace(rest, **{"before" if rest.newest_first else "after": last})

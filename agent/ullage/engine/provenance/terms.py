@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from ullage.contract import IndexedField, ProvenanceSettings
-from ullage.engine.provenance.arrow import pa, pc
+from ullage.engine.arrow import pa, pc
 from ullage.engine.provenance.filters import attribute_values, list_values
 from ullage.engine.provenance.query import texts
 from ullage.wire.provenance import EventQuery

@@ -245,7 +245,7 @@ export function showQueues(queues) {
     countText(each.swapped),
     each.is_full ? make("b", { class: "bad" }, "full") : "takes more",
   ]);
-  const heads = ["Queue", "FlowFiles", "Content", "HeldRequest", "Swapped", "State"];
+  const heads = ["Queue", "FlowFiles", "Content", "Held", "Swapped", "State"];
   byId("queues").replaceChildren(rows.length ? table("Queues", heads, rows) : make("p", { class: "quiet" }, "No queues."));
 }
 

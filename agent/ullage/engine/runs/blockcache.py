@@ -1,0 +1,44 @@
+"""Blocks of runs that were read lately, in bounded memory."""
+
+import threading
+from collections import OrderedDict
+
+BlockKey = tuple[int, str, int]
+"""A run's number in this process, a section, a block."""
+
+
+class BlockCache:
+    """Verified blocks, the least recently used of which make room. Thread-safe; what is kept is not changed.
+
+    Blocks of a run that is gone are asked for no more, so they make room before others.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self._blocks: OrderedDict[BlockKey, memoryview] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all blocks."""
+        return self._bytes
+
+    def find(self, key: BlockKey) -> memoryview | None:
+        """A block that is kept."""
+        with self._lock:
+            found = self._blocks.get(key)
+            if found is not None:
+                self._blocks.move_to_end(key)
+            return found
+
+    def keep(self, key: BlockKey, block: memoryview) -> None:
+        """Keep a block, if it is not larger than all that may be kept."""
+        with self._lock:
+            if key in self._blocks:  # another thread has read it meanwhile
+                return
+            self._blocks[key] = block
+            self._bytes += block.nbytes
+            while self._bytes > self._bytes_max:
+                _, dropped = self._blocks.popitem(last=False)
+                self._bytes -= dropped.nbytes
