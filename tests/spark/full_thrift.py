@@ -30,7 +30,7 @@ CLIENT_SECONDS_MAX: Final = 300.0
 def server(tmp_path: Path) -> Iterator[str]:
     """The address of one that has just begun, for JDBC."""
     port = free_port()
-    words = [BIN / "spark-submit", "--master", "local[2]", "--class", SERVER]
+    words: list[str | Path] = [BIN / "spark-submit", "--master", "local[2]", "--class", SERVER]
     for name, value in {
         "spark.driver.host": "127.0.0.1",
         "spark.hadoop.hive.server2.thrift.bind.host": "127.0.0.1",
@@ -66,7 +66,14 @@ def test_a_client_of_the_thrift_server_reads_and_writes_the_tables(server: str, 
     def asked(text: str) -> list[str]:
         script = tmp_path / "asked.sql"
         script.write_text(text, encoding="utf-8")
-        words = [BIN / "beeline", "-u", server, "--silent=true", "--outputformat=csv2", "--showHeader=false"]
+        words: list[str | Path] = [
+            BIN / "beeline",
+            "-u",
+            server,
+            "--silent=true",
+            "--outputformat=csv2",
+            "--showHeader=false",
+        ]
         done = subprocess.run(
             [*words, "-f", script],
             capture_output=True,
