@@ -77,7 +77,7 @@ def test_reclamation_is_measured(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, "reclaim-story", "reclaim-copying", "reclaim-growth")
     met = {row["what"]: row["met"] for row in rows if "rewriting" not in row["what"] and "exponent" not in row["what"]}
 
-    assert len(rows) == 26
+    assert len(rows) == 27
     assert set(met.values()) == {None, True}
 
 

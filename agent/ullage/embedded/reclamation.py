@@ -85,9 +85,9 @@ class EmbeddedReclamation(Reclamation):
 
     def survey(self) -> Survey:
         found = self._engine.reclamation.survey()
-        held = self._engine.compactor.held_back(found)
+        held = self._engine.compactor.held_back(self._engine.reclamation.figures())
         leased: Counter[str] = Counter()
-        for figures in found.resources:
+        for figures in self._engine.reclamation.figures() if held else ():
             if figures.resource in held:
                 leased[figures.container] += figures.allocated_bytes
         usages = [documents.container_usage(figures, leased[figures.name]) for figures in found.containers]
@@ -171,6 +171,5 @@ class EmbeddedReclamation(Reclamation):
 
     def _figures(self) -> tuple[list[ResourceFigures], frozenset[int]]:
         """By index, and which of them leases keep from being rewritten."""
-        survey = self._engine.reclamation.survey()
-        leased = self._engine.compactor.held_back(survey)
-        return sorted(survey.resources, key=lambda figures: figures.resource), leased
+        found = sorted(self._engine.reclamation.figures(), key=lambda figures: figures.resource)
+        return found, self._engine.compactor.held_back(found)

@@ -220,6 +220,7 @@ class Engine:
             self.provenance,
             self.clock,
             lambda: identity_problems(self._files, self.root, self.identity),
+            self.reclamation.survey_problems,
         )
 
     def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:

@@ -119,6 +119,7 @@ def pin_many(ledger: Ledger, claims: Iterable[ContentClaim], held: list[ContentC
             if not entry.uses(claim):
                 _require_there(ledger, claim)
             entry.pin(claim)
+            ledger.note_changed(entry)
             held.append(claim)
 
 

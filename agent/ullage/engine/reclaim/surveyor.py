@@ -1,0 +1,187 @@
+"""The survey, kept up to date by differences: what changed since the last one is looked at, the rest is known.
+
+The ledger notes each resource claim whose figures a transaction or a pin may have changed. A survey works out the
+figures of these anew, takes the old ones out of their container's totals and the new ones in. So it costs what changed,
+not what there is, and what may give nothing is in no plan's way. *Totals choose, they never authorise*: what
+reclamation does is derived from the ledger again, under its lock, and `problems` finds what is out of date.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from ullage.engine.content.containers import Container
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.state import SHARDS
+from ullage.engine.model import ContentClaim, FlowFileRecord, ResourceClaim
+from ullage.engine.reclaim.survey import ContainerFigures, ContainerTotals, ResourceFigures, SpaceSurvey, figures_of
+
+Kept = ResourceFigures | ResourceClaim
+"""What is known of a resource claim: its figures, or, where all bytes of its file live, its record, which costs nothing
+because the ledger has it.
+"""
+
+
+class Surveyor:
+    """What is known of all resource claims of a ledger. Thread-safe; the only one who takes the ledger's notes."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._lock = threading.Lock()
+        self._kept: list[dict[int, Kept]] = []
+        self._giving: dict[int, ResourceFigures] = {}
+        self._totals: defaultdict[str, ContainerTotals] = defaultdict(ContainerTotals)
+        self._open: frozenset[int] = frozenset()
+
+    def survey(
+        self,
+        containers: Collection[Container],
+        millis: int,
+        lengths: Mapping[int, int],
+        tombstones: Iterable[FlowFileRecord],
+        orphans: Mapping[str, tuple[int, int]],
+    ) -> SpaceSurvey:
+        """What there is now, each resource claim's figures of a moment of their own. `lengths` gives the present length
+        of those that are still being written, `tombstones` the deleted handles whose retention lasts, `orphans` how
+        many files without a record each container has, and their bytes.
+        """
+        tombstoned = _tombstoned(self._ledger, tombstones)
+        evacuated = {container.name for container in containers if container.evacuates}
+        with self._lock:
+            self._refresh(lengths)
+            held: defaultdict[str, int] = defaultdict(int)
+            for index, (count, _) in tombstoned.items():
+                kept = self._kept[index % SHARDS].get(index)
+                if kept is not None and not kept.archived_millis:
+                    held[kept.container] += count
+            resources = tuple(self._giving.values())
+            found = tuple(
+                _container_figures(each, self._totals[each.name], held[each.name], orphans) for each in containers
+            )
+        if evacuated:
+            resources = tuple(one for one in self.figures(lengths) if one.may_give or one.container in evacuated)
+        return SpaceSurvey(millis, resources, found, tombstoned)
+
+    def figures(self, lengths: Mapping[int, int]) -> Iterator[ResourceFigures]:
+        """The figures of every resource claim, each of its own moment, worked out anew."""
+        for entry in self._ledger.entries():
+            with self._ledger.lock:
+                found = figures_of(self._ledger, entry, lengths)
+            yield found
+
+    def problems(self, lengths: Mapping[int, int]) -> list[str]:
+        """Figures and totals that are not what they should be; afterwards they are. For `check`."""
+        with self._lock:
+            problems = list(self._stale()) if self._kept else []
+            self._refresh(lengths)
+            totals: defaultdict[str, ContainerTotals] = defaultdict(ContainerTotals)
+            for shard in self._kept:
+                for kept in shard.values():
+                    _count(totals, kept, 1)
+            problems += [
+                f"the totals of container {name} are {self._totals[name]}, and should be {totals[name]}"
+                for name in sorted(totals.keys() | self._totals.keys())
+                if totals[name] != self._totals[name]
+            ]
+            if problems:
+                self._kept = []  # all anew, the next time
+        return problems
+
+    def _stale(self) -> Iterator[str]:
+        """What is neither noted as changed nor right. Files that are being written are looked at each time."""
+        known = {index for shard in self._kept for index in shard}
+        present = {entry.claim.index for entry in self._ledger.entries()}
+        for index in sorted(known | present):
+            with self._ledger.lock:
+                if self._ledger.is_changed(index) or index in self._open:
+                    continue
+                now = self._known_of(index, {})
+            kept = self._kept[index % SHARDS].get(index)
+            if kept != now:
+                yield f"of resource claim {index} the survey knows {kept}, and it should know {now}"
+
+    def _refresh(self, lengths: Mapping[int, int]) -> None:
+        """Look at what may have changed; called with the lock held."""
+        changed = self._ledger.take_changed()
+        try:
+            if changed is None or not self._kept:
+                self._kept = [{} for _ in range(SHARDS)]
+                self._giving.clear()
+                self._totals.clear()
+                changed = {entry.claim.index for entry in self._ledger.entries()}
+            for index in changed | lengths.keys() | self._open:
+                self._look_at(index, lengths)
+        except BaseException:
+            self._ledger.forget_changed()
+            raise
+        self._open = frozenset(lengths)
+
+    def _look_at(self, index: int, lengths: Mapping[int, int]) -> None:
+        with self._ledger.lock:
+            now = self._known_of(index, lengths)
+        shard = self._kept[index % SHARDS]
+        before = shard.pop(index, None)
+        self._giving.pop(index, None)
+        if before is not None:
+            _count(self._totals, before, -1)
+        if now is not None:
+            shard[index] = now
+            _count(self._totals, now, 1)
+            if isinstance(now, ResourceFigures) and now.may_give:
+                self._giving[index] = now
+
+    def _known_of(self, index: int, lengths: Mapping[int, int]) -> Kept | None:
+        """What is to be known of a resource claim; called under the ledger's lock."""
+        entry = self._ledger.entry(index)
+        if entry is None:
+            return None
+        found = figures_of(self._ledger, entry, lengths)
+        is_full = found.length == found.live_bytes == entry.claim.length
+        return found if found.may_give or found.output or not is_full else entry.claim
+
+
+def _count(totals: defaultdict[str, ContainerTotals], kept: Kept, sign: int) -> None:
+    if isinstance(kept, ResourceFigures):
+        totals[kept.container].count(kept, sign)
+    else:
+        totals[kept.container].count_full(kept, sign)
+
+
+def _tombstoned(ledger: Ledger, tombstones: Iterable[FlowFileRecord]) -> dict[int, tuple[int, int]]:
+    """Bytes of base claims that tombstones alone keep, and when the last was deleted, by resource claim."""
+    holders: dict[ContentClaim, tuple[int, int]] = {}
+    for record in tombstones:
+        if record.claim is not None:
+            count, deleted = holders.get(record.claim, (0, 0))
+            holders[record.claim] = count + 1, max(deleted, record.deleted_millis)
+    kept: dict[int, tuple[int, int]] = {}
+    with ledger.lock:
+        for claim, (count, deleted) in holders.items():
+            entry = ledger.entry(claim.resource)
+            if entry is not None and claim.offset in entry.live and (entry.shared or {}).get(claim.offset, 1) == count:
+                file = entry.relocation.output if entry.relocation is not None else claim.resource
+                before, last = kept.get(file, (0, 0))
+                kept[file] = before + claim.length, max(last, deleted)
+    return kept
+
+
+def _container_figures(
+    container: Container, totals: ContainerTotals, tombstone_bytes: int, orphans: Mapping[str, tuple[int, int]]
+) -> ContainerFigures:
+    return ContainerFigures(
+        container.name,
+        container.path,
+        totals.present,
+        totals.allocated_bytes - tombstone_bytes,
+        totals.live_bytes - tombstone_bytes,
+        totals.dead_tail_bytes,
+        totals.free_bytes,
+        totals.archived,
+        totals.archived_bytes,
+        tombstone_bytes,
+        container.usage(),
+        container.evacuates,
+        totals.records,
+        *orphans.get(container.name, (0, 0)),
+        container.condition,
+    )
