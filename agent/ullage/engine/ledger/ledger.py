@@ -145,8 +145,8 @@ class Ledger(LedgerState):
             self._require_usable(claims)
             for claim in claims:
                 entry = self._entry_of(claim)
+                self.note_changed(entry)  # first: a signal in between leaves one note too many, not one too few
                 entry.pin(claim)
-                self.note_changed(entry)
 
     def unpin(self, claims: Iterable[ContentClaim]) -> None:
         """Give pins back."""
@@ -156,8 +156,8 @@ class Ledger(LedgerState):
                 if entry is None or entry.claim.index != claim.resource:
                     entry = self.entry(claim.resource)
                 if entry is not None:
-                    entry.unpin(claim)
                     self.note_changed(entry)
+                    entry.unpin(claim)
                     if claim.offset not in entry.live:
                         self._drop_blocks(entry, claim)
                         # It died while it was pinned, and that death was noted in vain: nothing else would say that it
@@ -225,8 +225,8 @@ class Ledger(LedgerState):
                 # The new claimant first: content that is set to a slice of itself must not die on the way.
                 if content.claim is not None:
                     entry = self._entry_of(content.claim)
-                    entry.add(content.claim)
                     self.note_changed(entry)
+                    entry.add(content.claim)
                 if record.claim is not None:
                     self._release_claim(record.claim, transaction, millis)
             shards[number][uuid] = changed

@@ -102,8 +102,8 @@ class Surveyor:
 
     def _refresh(self, lengths: Mapping[int, int]) -> None:
         """Look at what may have changed; called with the lock held."""
-        changed = self._ledger.take_changed()
         try:
+            changed = self._ledger.take_changed()
             if changed is None or not self._kept:
                 self._kept = [{} for _ in range(SHARDS)]
                 self._giving.clear()
@@ -112,7 +112,7 @@ class Surveyor:
             for index in changed | lengths.keys() | self._open:
                 self._look_at(index, lengths)
         except BaseException:
-            self._ledger.forget_changed()
+            self._ledger.forget_changed()  # what was noted is taken, and not used
             raise
         self._open = frozenset(lengths)
 
