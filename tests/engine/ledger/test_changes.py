@@ -68,6 +68,9 @@ def test_what_happens_to_flow_files_is_noted(ledger: Ledger) -> None:
     assert changed(ledger, flow_file(8, CLAIMS[FIRST]), flow_file(9, CLAIMS[SECOND])) == {FIRST, SECOND}
     assert changed(ledger, flow_file(10, None)) == set()
     assert changed(ledger, Update(uuid, queue=2)) == set()
+    assert changed(ledger, Update(uuid, deleted_millis=3)) == {FIRST}
+    assert changed(ledger, Update(uuid, deleted_millis=0)) == {FIRST}
+    assert changed(ledger, Update(flow_file(10, None).uuid, deleted_millis=3)) == set()
     assert changed(ledger, Update(uuid, content=Content(CLAIMS[SECOND], 0, 10))) == {FIRST, SECOND}
     assert changed(ledger, Update(flow_file(10, None).uuid, content=Content(CLAIMS[SECOND], 0, 10))) == {SECOND}
     assert changed(ledger, Delete(uuid)) == {SECOND}

@@ -229,6 +229,8 @@ class Ledger(LedgerState):
                     entry.add(content.claim)
                 if record.claim is not None:
                     self._release_claim(record.claim, transaction, millis)
+            elif update.deleted_millis is not None and record.claim is not None:
+                self.note_changed(self._entry_of(record.claim))  # what a tombstone keeps stands apart
             shards[number][uuid] = changed
 
     def _delete(self, operation: Delete, transaction: int, millis: int) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from ullage.contract import ContentRepositorySpec, PermissionFor
 from ullage.engine.byteranges import ByteRange
-from ullage.engine.model import Action, FlowFileRecord, ResourceClaim
+from ullage.engine.model import Action, ResourceClaim
 from ullage.engine.reclaim.execute import Executor, ReclamationParts
 from ullage.engine.reclaim.orphans import Orphans
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
@@ -22,7 +22,7 @@ from ullage.engine.reclaim.plan import (
 )
 from ullage.engine.reclaim.report import OnReport, ReclamationReport
 from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
-from ullage.engine.reclaim.surveyor import Surveyor
+from ullage.engine.reclaim.surveyor import Surveyor, TombstonesIn
 from ullage.engine.repositories import FlowFileRepository
 from ullage.engine.uninterrupted import uninterrupted
 
@@ -44,22 +44,20 @@ class Reclaimer:
         parts: ReclamationParts,
         executor: Executor,
         log: FlowFileRepository,
-        tombstones: Callable[[], Iterable[FlowFileRecord]],
+        tombstones_in: TombstonesIn,
         spec: ContentRepositorySpec,
         permission: PermissionFor,
         on_report: OnReport,
     ) -> None:
-        """`tombstones` are the deleted handles that keep their bytes."""
         self._parts = parts
         self._executor = executor
-        self._tombstones = tombstones
         self._spec = spec
         self._log = log
         self._permission = permission
         self._tell = on_report
         self._run_lock = threading.Lock()
         self._is_derived = False
-        self._surveyor = Surveyor(parts.ledger)
+        self._surveyor = Surveyor(parts.ledger, tombstones_in)
         self.orphans = Orphans(parts)
 
     @property
@@ -83,7 +81,6 @@ class Reclaimer:
             content.containers.values(),
             self._parts.clock.now_millis(),
             content.open_lengths(),
-            self._tombstones(),
             self.orphans.figures,
         )
 

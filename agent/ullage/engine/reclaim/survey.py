@@ -132,6 +132,7 @@ class ContainerTotals(msgspec.Struct):
     free_bytes: int = 0
     archived: int = 0
     archived_bytes: int = 0
+    tombstone_bytes: int = 0
 
     def count_full(self, claim: ResourceClaim, sign: int) -> None:
         """The same of a file all of whose bytes live."""

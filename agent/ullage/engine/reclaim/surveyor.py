@@ -8,13 +8,17 @@ reclamation does is derived from the ledger again, under its lock, and `problems
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ullage.engine.content.containers import Container
 from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.placement import births
 from ullage.engine.ledger.state import SHARDS
 from ullage.engine.model import ContentClaim, FlowFileRecord, ResourceClaim
 from ullage.engine.reclaim.survey import ContainerFigures, ContainerTotals, ResourceFigures, SpaceSurvey, figures_of
+
+NOTHING = (0, 0)
+"""What tombstones keep of nearly every file."""
 
 Kept = ResourceFigures | ResourceClaim
 """What is known of a resource claim: its figures, or, where all bytes of its file live, its record, which costs nothing
@@ -22,14 +26,20 @@ because the ledger has it.
 """
 
 
+TombstonesIn = Callable[[int], Iterable[FlowFileRecord]]
+"""The deleted handles that keep their bytes, of those whose content was written to a resource claim."""
+
+
 class Surveyor:
     """What is known of all resource claims of a ledger. Thread-safe; the only one who takes the ledger's notes."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, tombstones_in: TombstonesIn) -> None:
         self._ledger = ledger
+        self._tombstones_in = tombstones_in
         self._lock = threading.Lock()
         self._kept: list[dict[int, Kept]] = []
         self._giving: dict[int, ResourceFigures] = {}
+        self._tombstoned: dict[int, tuple[int, int]] = {}
         self._totals: defaultdict[str, ContainerTotals] = defaultdict(ContainerTotals)
         self._open: frozenset[int] = frozenset()
 
@@ -38,26 +48,17 @@ class Surveyor:
         containers: Collection[Container],
         millis: int,
         lengths: Mapping[int, int],
-        tombstones: Iterable[FlowFileRecord],
         orphans: Mapping[str, tuple[int, int]],
     ) -> SpaceSurvey:
         """What there is now, each resource claim's figures of a moment of their own. `lengths` gives the present length
-        of those that are still being written, `tombstones` the deleted handles whose retention lasts, `orphans` how
-        many files without a record each container has, and their bytes.
+        of those that are still being written, `orphans` how many files without a record each container has, and their
+        bytes.
         """
-        tombstoned = _tombstoned(self._ledger, tombstones)
         evacuated = {container.name for container in containers if container.evacuates}
         with self._lock:
             self._refresh(lengths)
-            held: defaultdict[str, int] = defaultdict(int)
-            for index, (count, _) in tombstoned.items():
-                kept = self._kept[index % SHARDS].get(index)
-                if kept is not None and not kept.archived_millis:
-                    held[kept.container] += count
-            resources = tuple(self._giving.values())
-            found = tuple(
-                _container_figures(each, self._totals[each.name], held[each.name], orphans) for each in containers
-            )
+            resources, tombstoned = tuple(self._giving.values()), dict(self._tombstoned)
+            found = tuple(_container_figures(each, self._totals[each.name], orphans) for each in containers)
         if evacuated:
             resources = tuple(one for one in self.figures(lengths) if one.may_give or one.container in evacuated)
         return SpaceSurvey(millis, resources, found, tombstoned)
@@ -76,8 +77,8 @@ class Surveyor:
             self._refresh(lengths)
             totals: defaultdict[str, ContainerTotals] = defaultdict(ContainerTotals)
             for shard in self._kept:
-                for kept in shard.values():
-                    _count(totals, kept, 1)
+                for index, kept in shard.items():
+                    _count(totals, kept, self._tombstoned.get(index, NOTHING), 1)
             problems += [
                 f"the totals of container {name} are {self._totals[name]}, and should be {totals[name]}"
                 for name in sorted(totals.keys() | self._totals.keys())
@@ -95,8 +96,8 @@ class Surveyor:
             with self._ledger.lock:
                 if self._ledger.is_changed(index) or index in self._open:
                     continue
-                now = self._known_of(index, {})
-            kept = self._kept[index % SHARDS].get(index)
+                now = self._known_of(index, {}), self._tombstones_of(index)
+            kept = self._kept[index % SHARDS].get(index), self._tombstoned.get(index, NOTHING)
             if kept != now:
                 yield f"of resource claim {index} the survey knows {kept}, and it should know {now}"
 
@@ -107,6 +108,7 @@ class Surveyor:
             if changed is None or not self._kept:
                 self._kept = [{} for _ in range(SHARDS)]
                 self._giving.clear()
+                self._tombstoned.clear()
                 self._totals.clear()
                 changed = {entry.claim.index for entry in self._ledger.entries()}
             for index in changed | lengths.keys() | self._open:
@@ -118,15 +120,17 @@ class Surveyor:
 
     def _look_at(self, index: int, lengths: Mapping[int, int]) -> None:
         with self._ledger.lock:
-            now = self._known_of(index, lengths)
+            now, tombstoned = self._known_of(index, lengths), self._tombstones_of(index)
         shard = self._kept[index % SHARDS]
-        before = shard.pop(index, None)
+        before, tombstoned_before = shard.pop(index, None), self._tombstoned.pop(index, NOTHING)
         self._giving.pop(index, None)
         if before is not None:
-            _count(self._totals, before, -1)
+            _count(self._totals, before, tombstoned_before, -1)
         if now is not None:
             shard[index] = now
-            _count(self._totals, now, 1)
+            if tombstoned != NOTHING:
+                self._tombstoned[index] = tombstoned
+            _count(self._totals, now, tombstoned, 1)
             if isinstance(now, ResourceFigures) and now.may_give:
                 self._giving[index] = now
 
@@ -139,46 +143,48 @@ class Surveyor:
         is_full = found.length == found.live_bytes == entry.claim.length
         return found if found.may_give or found.output or not is_full else entry.claim
 
+    def _tombstones_of(self, index: int) -> tuple[int, int]:
+        """Bytes of base claims in a file that tombstones alone keep, and when the last of these handles was deleted;
+        called under the ledger's lock.
+        """
+        entry = self._ledger.entry(index)
+        count = last = 0
+        for birth in () if entry is None else births(self._ledger, entry):
+            holders: dict[ContentClaim, tuple[int, int]] = {}
+            for record in self._tombstones_in(birth.claim.index):
+                if record.claim is not None:
+                    number, deleted = holders.get(record.claim, (0, 0))
+                    holders[record.claim] = number + 1, max(deleted, record.deleted_millis)
+            for claim, (number, deleted) in holders.items():
+                if claim.offset in birth.live and (birth.shared or {}).get(claim.offset, 1) == number:
+                    count, last = count + claim.length, max(last, deleted)
+        return count, last
 
-def _count(totals: defaultdict[str, ContainerTotals], kept: Kept, sign: int) -> None:
+
+def _count(totals: defaultdict[str, ContainerTotals], kept: Kept, tombstoned: tuple[int, int], sign: int) -> None:
+    found = totals[kept.container]
     if isinstance(kept, ResourceFigures):
-        totals[kept.container].count(kept, sign)
+        found.count(kept, sign)
     else:
-        totals[kept.container].count_full(kept, sign)
-
-
-def _tombstoned(ledger: Ledger, tombstones: Iterable[FlowFileRecord]) -> dict[int, tuple[int, int]]:
-    """Bytes of base claims that tombstones alone keep, and when the last was deleted, by resource claim."""
-    holders: dict[ContentClaim, tuple[int, int]] = {}
-    for record in tombstones:
-        if record.claim is not None:
-            count, deleted = holders.get(record.claim, (0, 0))
-            holders[record.claim] = count + 1, max(deleted, record.deleted_millis)
-    kept: dict[int, tuple[int, int]] = {}
-    with ledger.lock:
-        for claim, (count, deleted) in holders.items():
-            entry = ledger.entry(claim.resource)
-            if entry is not None and claim.offset in entry.live and (entry.shared or {}).get(claim.offset, 1) == count:
-                file = entry.relocation.output if entry.relocation is not None else claim.resource
-                before, last = kept.get(file, (0, 0))
-                kept[file] = before + claim.length, max(last, deleted)
-    return kept
+        found.count_full(kept, sign)
+    if not kept.archived_millis:
+        found.tombstone_bytes += sign * tombstoned[0]
 
 
 def _container_figures(
-    container: Container, totals: ContainerTotals, tombstone_bytes: int, orphans: Mapping[str, tuple[int, int]]
+    container: Container, totals: ContainerTotals, orphans: Mapping[str, tuple[int, int]]
 ) -> ContainerFigures:
     return ContainerFigures(
         container.name,
         container.path,
         totals.present,
-        totals.allocated_bytes - tombstone_bytes,
-        totals.live_bytes - tombstone_bytes,
+        totals.allocated_bytes - totals.tombstone_bytes,
+        totals.live_bytes - totals.tombstone_bytes,
         totals.dead_tail_bytes,
         totals.free_bytes,
         totals.archived,
         totals.archived_bytes,
-        tombstone_bytes,
+        totals.tombstone_bytes,
         container.usage(),
         container.evacuates,
         totals.records,
