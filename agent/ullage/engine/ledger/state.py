@@ -122,6 +122,13 @@ class LedgerState:
                 entries = list(shard.values())
             yield from entries
 
+    def indexes(self, after: int) -> Iterator[int]:
+        """Those of all resource claims from behind this one on, in no order; shard by shard."""
+        for shard in filter(None, self.resources):
+            with self.lock:
+                indexes = list(shard)
+            yield from (index for index in indexes if index > after)
+
     def flow_files(self) -> Iterator[FlowFileRecord]:
         """All resident FlowFiles and handles; shard by shard."""
         for shard in filter(None, self.shards):

@@ -84,10 +84,11 @@ class Reclaimer:
             self.orphans.figures,
         )
 
-    def figures(self) -> Iterator[ResourceFigures]:
-        """The figures of every resource claim, each of its own moment: one step each."""
+    def figures(self, indexes: Iterable[int] | None = None) -> Iterator[ResourceFigures]:
+        """The figures of every resource claim, or of these, each of its own moment: one step each."""
         self._parts.forgotten.give_back()
-        return self._surveyor.figures(self._parts.content.open_lengths())
+        asked = self._parts.ledger.indexes(0) if indexes is None else indexes
+        return self._surveyor.figures(asked, self._parts.content.open_lengths())
 
     def survey_problems(self) -> list[str]:
         """Figures of the last survey that are not what they should be: for `check`."""

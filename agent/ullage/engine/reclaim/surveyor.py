@@ -60,15 +60,18 @@ class Surveyor:
             resources, tombstoned = tuple(self._giving.values()), dict(self._tombstoned)
             found = tuple(_container_figures(each, self._totals[each.name], orphans) for each in containers)
         if evacuated:
-            resources = tuple(one for one in self.figures(lengths) if one.may_give or one.container in evacuated)
+            everything = self.figures(self._ledger.indexes(0), lengths)
+            resources = tuple(one for one in everything if one.may_give or one.container in evacuated)
         return SpaceSurvey(millis, resources, found, tombstoned)
 
-    def figures(self, lengths: Mapping[int, int]) -> Iterator[ResourceFigures]:
-        """The figures of every resource claim, each of its own moment, worked out anew."""
-        for entry in self._ledger.entries():
+    def figures(self, indexes: Iterable[int], lengths: Mapping[int, int]) -> Iterator[ResourceFigures]:
+        """The figures of these resource claims, where they are there: each of its own moment, and worked out anew."""
+        for index in indexes:
             with self._ledger.lock:
-                found = figures_of(self._ledger, entry, lengths)
-            yield found
+                entry = self._ledger.entry(index)
+                found = None if entry is None else figures_of(self._ledger, entry, lengths)
+            if found is not None:
+                yield found
 
     def problems(self, lengths: Mapping[int, int]) -> list[str]:
         """Figures and totals that are not what they should be; afterwards they are. For `check`."""
@@ -91,7 +94,7 @@ class Surveyor:
     def _stale(self) -> Iterator[str]:
         """What is neither noted as changed nor right. Files that are being written are looked at each time."""
         known = {index for shard in self._kept for index in shard}
-        present = {entry.claim.index for entry in self._ledger.entries()}
+        present = set(self._ledger.indexes(0))
         for index in sorted(known | present):
             with self._ledger.lock:
                 if self._ledger.is_changed(index) or index in self._open:
@@ -110,7 +113,7 @@ class Surveyor:
                 self._giving.clear()
                 self._tombstoned.clear()
                 self._totals.clear()
-                changed = {entry.claim.index for entry in self._ledger.entries()}
+                changed = set(self._ledger.indexes(0))
             for index in changed | lengths.keys() | self._open:
                 self._look_at(index, lengths)
         except BaseException:
