@@ -11,6 +11,7 @@ import yaml
 
 from ullage_operator.rbac import (
     CLIENT_ROLES,
+    JOB_RULES,
     NODE_RULES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
@@ -211,6 +212,7 @@ def texts(definitions: Mapping[Path, str]) -> dict[Path, str]:
         "cluster": OPERATOR_CLUSTER_RULES,
         "spark": SPARK_RULES,
         "planner": PLANNER_RULES,
+        "job": JOB_RULES,
         "clients": CLIENT_ROLES,
     }
     made[CHART / "files/rbac.yaml"] = yaml.safe_dump(rules, sort_keys=False)

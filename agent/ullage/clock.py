@@ -7,6 +7,8 @@ from typing import Final
 LATEST_MILLIS: Final = 253_370_764_800_000
 """The beginning of the year 9999: what any calendar, in any zone, and a retention added to it, still has room for."""
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
 
 class Clock:
     """The machine's own: wall time in milliseconds for records, monotonic seconds for intervals, and a way to wait."""
@@ -26,4 +28,4 @@ class Clock:
 
 def moment_of(millis: int) -> datetime:
     """In UTC, of any number: what lies before 1970 or beyond the beginning of the year 9999 is shown as that."""
-    return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=min(max(0, millis), LATEST_MILLIS))
+    return _EPOCH + timedelta(milliseconds=min(max(0, millis), LATEST_MILLIS))

@@ -10,6 +10,9 @@ UUID_BYTES = 16
 _TEXT_LENGTH = 36
 _DASHES = (8, 13, 18, 23)
 
+FEW = 20
+"""Fewer of them are sooner written one by one."""
+
 _VERSION_4 = bytes(0x40 | (byte & 0x0F) for byte in range(256))
 _VARIANT_1 = bytes(0x80 | (byte & 0x3F) for byte in range(256))
 
@@ -29,9 +32,24 @@ def format_uuid(uuid: bytes) -> str:
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
+def format_uuids(uuids: Sequence[bytes]) -> list[str]:
+    """The same of many, in half the time: the digits of all in the first place are put there in one step, and so on."""
+    count = len(uuids)
+    if count < FEW:
+        return list(map(format_uuid, uuids))
+    digits = b"".join(uuids).hex().encode()
+    texts = bytearray(b"-" * (_TEXT_LENGTH * count))
+    places = (at for at in range(_TEXT_LENGTH) if at not in _DASHES)
+    for digit, at in enumerate(places):
+        texts[at::_TEXT_LENGTH] = digits[digit :: 2 * UUID_BYTES]
+    joined = texts.decode()
+    return [joined[at : at + _TEXT_LENGTH] for at in range(0, len(joined), _TEXT_LENGTH)]
+
+
 def parse_uuid(text: str) -> bytes:
     """The inverse of `format_uuid`; ValueError for anything else."""
-    digits = text.replace("-", "")
+    is_dashed = len(text) == _TEXT_LENGTH and all(text[at] == "-" for at in _DASHES)
+    digits = text.replace("-", "") if is_dashed else text
     uuid = bytes.fromhex(digits) if len(digits) == 2 * UUID_BYTES else b""
     if len(uuid) != UUID_BYTES:  # `fromhex` skips spaces
         raise ValueError(f"{text!r} is not a uuid: expected 32 hexadecimal digits")

@@ -6,6 +6,8 @@ from typing import Final
 from ullage_operator.objects import Object, binding, confined, document
 from ullage_operator.rbac import (
     CLIENT_ROLES,
+    JOB,
+    JOB_RULES,
     NODE_RULES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
@@ -40,6 +42,7 @@ def install_objects() -> list[Object]:
         document("Role", place, rules=OPERATOR_OWN_RULES),
         document("RoleBinding", place, **binding("Role", NAME, NAME, NAMESPACE)),
         document("ClusterRole", {"name": PLANNER, "labels": LABELS}, rules=PLANNER_RULES),
+        document("ClusterRole", {"name": JOB, "labels": LABELS}, rules=JOB_RULES),
         *(document("ClusterRole", {"name": n, "labels": LABELS}, rules=rules) for n, rules in CLIENT_ROLES.items()),
         *admission_policy(),
         document(

@@ -42,13 +42,20 @@ PLANNER_RIGHTS: Final = (Right.SPACE, Right.LEASE)
 """On agents: tables of space at one moment, and neither records nor content."""
 
 
+JOB: Final = "ullage-spark"
+"""The ClusterRole of who runs jobs of Spark on the repositories of a namespace, beside what it may do to content."""
+
+JOB_RULES: Final = [
+    rule("discovery.k8s.io", ["endpointslices"], ["list"]),
+    rule("ullage.dev", ["contentrepositorynodes"], ["list"]),  # those without an agent are missed by them
+    rule("", ["events"], ["create"]),  # which nodes a job went on without; it can change and read none
+]
+"""What a job asks Kubernetes of a fleet, and what it tells there."""
+
+
 def planner_rules(repository: str) -> list[Rule]:
     """A planner's: find the nodes of a repository, and see what lies where in a snapshot of each."""
-    return [
-        rule("discovery.k8s.io", ["endpointslices"], ["list"]),
-        rule("ullage.dev", ["contentrepositorynodes"], ["list"]),  # those without an agent are missed by them
-        *rules_of(PLANNER_RIGHTS, [repository]),
-    ]
+    return [*JOB_RULES, *rules_of(PLANNER_RIGHTS, [repository])]
 
 
 CLIENT_ROLES: Final = {f"ullage-{name}": rules_of(rights) for name, rights in ROLES.items()}

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import ssl
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
@@ -20,6 +21,10 @@ from ullage_spark.settings import SourceOptions
 KUBERNETES: Final = "kubernetes:"
 ACCOUNT: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 API: Final = "https://kubernetes.default.svc"
+BUSY: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+BUSY_SECONDS_MAX: Final = 10.0
+"""How long an API server that says so is asked again: as long as a node that does not answer."""
+
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 """Of objects of Kubernetes."""
 
@@ -140,13 +145,23 @@ def _listed(path: str) -> list[dict[str, Any]]:
 
 
 def _asked(path: str, body: bytes | None = None) -> Any:
-    """What the API server answers to the pod's own account; with a body something is made there."""
+    """What the API server answers to the pod's own account; with a body something is made there. One that asks to come
+    again later, as it does while the definition of a kind changes, is asked again for a while.
+    """
     with open(f"{ACCOUNT}/token", encoding="utf-8") as file:
         headers = {"Authorization": f"Bearer {file.read().strip()}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{API}/{path}", body, headers)  # noqa: S310 - https
     context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
-    with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310
-        return json.load(answer)
+    last = time.monotonic() + BUSY_SECONDS_MAX
+    while True:
+        try:
+            with urllib.request.urlopen(request, context=context, timeout=30) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as refusal:
+            pause = float(refusal.headers.get("Retry-After") or 1)
+            if refusal.code not in BUSY or time.monotonic() + pause > last:
+                raise
+            time.sleep(pause)
 
 
 def addresses_of(slices: Iterable[dict[str, Any]]) -> list[FleetNode]:

@@ -92,13 +92,6 @@ class QueueReader(FleetStreamReader):
         stream, queue = self._settings.application, self._settings.queue
         return TableTicket(name="flowfiles", after=part.after, through=part.through, stream=stream, queue=queue)
 
-    def _gone(self, part: StreamPart, count: int) -> str:
-        return (
-            f"node {part.node.name}: {count} of {part.count} FlowFiles that stream {self._settings.application} took "
-            f"of queue {self._settings.queue} do not wait for it any more: it was away for longer than its option hold "
-            "says, and they went back to the queue"
-        )
-
     def _lag(self, node: FleetNode, after: int) -> tuple[int, int | None]:
         found = self._take(node, after, 0)
         return found.waiting, found.since_millis

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
+import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ullage.errors import UllageError
+from ullage.errors import EventNotFound, FlowFileNotFound, UllageError
 from ullage.wire.tickets import TableTicket
 from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
@@ -18,7 +19,7 @@ from ullage_spark.errors import EventsLost
 from ullage_spark.fleet import MissingNode, Roll, called, missing_error, on_each, side_by_side
 from ullage_spark.lineage_events import ToldRun, queue_dataset
 from ullage_spark.predicates import Where
-from ullage_spark.reader import counted_rows
+from ullage_spark.reader import table_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
 
@@ -164,10 +165,12 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if isinstance(partition, StreamPart):  # else Spark runs one task even where there is nothing
-            wanted = self._wanted(partition)
-            count = yield from counted_rows(self._settings, partition.node, self._schema, wanted)
-            if count != partition.count:
-                self._lose(self._gone(partition, partition.count - count))
+            count = partition.count if self._settings.fails_on_data_loss else None
+            wanted = msgspec.structs.replace(self._wanted(partition), count=count)
+            try:
+                yield from table_rows(self._settings, partition.node, self._schema, wanted)
+            except (EventNotFound, FlowFileNotFound) as error:
+                self._lose(f"node {partition.node.name}: {error}")
 
     def stop(self) -> None:
         """Nodes hear nothing of this stream any more."""
@@ -212,10 +215,6 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
 
     def _lag(self, node: FleetNode, after: int) -> tuple[int, int | None]:
         """How much of a node waits after this place, and since when the first of it does."""
-        raise NotImplementedError
-
-    def _gone(self, part: StreamPart, count: int) -> str:
-        """What is to be said of so many rows that are not there any more."""
         raise NotImplementedError
 
     def _beat(self) -> None:

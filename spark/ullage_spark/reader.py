@@ -7,7 +7,7 @@ shares when their tasks run (`slots.py`).
 """
 
 from array import array
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -180,19 +180,6 @@ def table_rows(
     target = arrow_schema(schema)
     for batch in _received(settings, node, target.names, msgspec.structs.replace(wanted, where=written(rest))):
         yield from bounded(shaped(batch, target), settings.batch_bytes)
-
-
-def counted_rows(
-    settings: TableOptions, node: FleetNode, schema: StructType, wanted: TableTicket
-) -> Generator[pa.RecordBatch, None, int]:
-    """The same for who has to know how many there are without `where`, and so gets them all; returns that."""
-    where = Where(wanted.name, settings.where)
-    target = arrow_schema(schema)
-    count = 0
-    for batch in _received(settings, node, {*target.names, *where.columns}, wanted):
-        count += batch.num_rows
-        yield from bounded(shaped(where.chosen(batch), target), settings.batch_bytes)
-    return count
 
 
 def _received(

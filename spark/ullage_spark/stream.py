@@ -85,12 +85,6 @@ class EventReader(FleetStreamReader):
     def _wanted(self, part: StreamPart) -> TableTicket:
         return TableTicket(name="provenance", after=part.after, through=part.through)
 
-    def _gone(self, part: StreamPart, count: int) -> str:
-        return (
-            f"node {part.node.name}: {count} of the events after {part.after} through {part.through} are not there any "
-            "more (spec.provenance says how long they are kept)"
-        )
-
     def _lag(self, node: FleetNode, after: int) -> tuple[int, int | None]:
         waiting = max(0, ask(self._settings, node, ABOUT, Nothing()).last_sequence - after)
         first = TableTicket(name="provenance", columns=["millis"], after=after, through=after + 1)

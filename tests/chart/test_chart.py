@@ -16,6 +16,8 @@ from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.rbac import (
     DELEGATOR,
+    JOB,
+    JOB_RULES,
     NODE_RULES,
     OPERATOR_CLUSTER_RULES,
     OPERATOR_NAMESPACED_RULES,
@@ -71,7 +73,7 @@ def test_rendering_twice_gives_the_same_bytes() -> None:
         *("image.digest=abc", "hostPathRoots={relative}", "allowedImages={a b}", "namespaces={A_b}"),
         *("uninstall.repositories=Force", "nosuch=1", "metrics.interval=soon"),
         *("agents.nosuch=1", "agents.priority=2000000000", "metrics.runbooks=docs/runbooks", "replicas=-1"),
-        "networkPolicy.from[0].ports=1",
+        *("networkPolicy.from[0].ports=1", "spark.accounts[0].account=etl", "spark.accounts[0].verbs=1"),
     ],
 )
 def test_bad_values_are_refused_by_name(value: str) -> None:
@@ -109,6 +111,24 @@ def test_rights_follow_the_namespaces() -> None:
 
 def _kind_and_name(found: dict[str, Any]) -> tuple[str, str]:
     return found["kind"], found["metadata"]["name"]
+
+
+def test_accounts_of_spark_are_bound_where_the_repositories_are() -> None:
+    """Those that are named, in their own namespace unless it is said: to one role, by one binding a namespace."""
+    named = ("data", "etl", ""), ("data", "etl", "jobs"), ("more", "etl", "jobs")
+    fields = ("namespace", "account", "accountNamespace")
+    given = [f"spark.accounts[{i}].{f}={v}" for i, e in enumerate(named) for f, v in zip(fields, e, strict=True) if v]
+
+    bound = {
+        binding["metadata"]["namespace"]: [(each["namespace"], each["name"]) for each in binding["subjects"]]
+        for binding in rendered(*given)
+        if binding["kind"] == "RoleBinding" and binding["roleRef"]["name"] == JOB
+    }
+
+    assert bound == {"data": [("data", "etl"), ("jobs", "etl")], "more": [("jobs", "etl")]}
+    (role,) = [o for o in rendered() if (o["kind"], o["metadata"]["name"]) == ("ClusterRole", JOB)]
+    assert role["rules"] == JOB_RULES
+    assert not [o for o in rendered() if o.get("roleRef", {}).get("name") == JOB]
 
 
 @pytest.mark.parametrize("values", [(), ("namespaces={a}",)])
@@ -308,7 +328,7 @@ def test_each_alert_has_a_runbook_and_two_cases() -> None:
     """One that fires, one that is silent; promtool runs them."""
     rules = yaml.safe_load((CHART / "files/alerts.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     cases = yaml.safe_load((ROOT / "tests/chart/alerts_test.yaml").read_text(encoding="utf-8"))["tests"]
-    assert len(rules) == 23
+    assert len(rules) == 24
     for rule in rules:
         text = (ROOT / rule["annotations"]["runbook_url"]).read_text(encoding="utf-8")
         assert re.findall("^## (.*)", text, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]

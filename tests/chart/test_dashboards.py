@@ -41,6 +41,8 @@ UNSHOWN = {
     "provenance_waiting_bytes": "the events that wait are shown",
     "window_opens_timestamp_seconds": "whether a window is open is shown; the next one stands in the status",
     "requests_under_way": "for diagnosis by route; errors are shown",
+    "requests_held": "the same; a principal that is refused for it learns the quota",
+    "requests_held_bytes": "the same",
     "request_seconds": "the same",
     "requests_total": "the same",
     "content_written_bytes_total": "the write amplification is shown",

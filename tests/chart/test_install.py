@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -20,6 +21,8 @@ from tests.cluster.tools import tool
 from tests.cluster.workloads import made
 from tools import release
 from ullage.contract import ROLES, Right
+from ullage_spark import addresses, skips
+from ullage_spark.errors import SparkSourceError
 
 PLACE = ("--namespace", "ullage-system")
 OPERATOR = "system:serviceaccount:ullage-system:ullage-operator"
@@ -89,9 +92,17 @@ def test_the_kinds_are_served_and_explained(installed: ControlPlane) -> None:
     assert "maxAppendableSize" in installed.kubectl("explain", "contentrepository.spec.claims")
 
 
-def _may(cluster: ControlPlane, user: str, verb: str, resource: str, group: str = "", subresource: str = "") -> bool:
-    """As the API server sees it."""
-    wanted = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
+def _may(
+    cluster: ControlPlane,
+    user: str,
+    verb: str,
+    resource: str,
+    group: str = "",
+    subresource: str = "",
+    namespace: str = "",
+) -> bool:
+    """As the API server sees it; without a namespace, in all of them."""
+    wanted = {"verb": verb, "resource": resource, "group": group, "subresource": subresource, "namespace": namespace}
     spec = {"user": user, "resourceAttributes": wanted}
     review = made("authorization.k8s.io/v1", "SubjectAccessReview", "", spec=spec)
     answer = cluster.kubectl("create", "--filename=-", "--output=json", stdin=json.dumps(review))
@@ -122,6 +133,42 @@ def test_a_role_for_clients_gives_just_its_rights(installed: ControlPlane, role:
     assert {right for right in Right if may(verb=right.verb, subresource=right.subresource)} == set(ROLES[role])
     assert not may(verb="get")
     assert not may(verb="create")
+
+
+def test_an_account_of_spark_says_which_nodes_it_skipped(
+    installed: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the namespace of the repositories for which the chart names it, with its own token, and nowhere else; before
+    that it may not.
+    """
+    for name in ("events-here", "events-elsewhere", "jobs"):
+        installed.create_namespace(name)
+    installed.apply(made("v1", "ServiceAccount", "etl", "jobs"))
+    token = installed.kubectl("create", "token", "etl", "--namespace=jobs")
+    for name, text in (("token", token), ("namespace", "jobs"), ("ca.crt", installed.ca.read_text())):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(addresses, "ACCOUNT", str(tmp_path))
+    monkeypatch.setattr(addresses, "API", installed.url)
+
+    def is_told(namespace: str) -> bool:
+        skips._told.clear()  # each time is the first of its hour
+        skips.tell(f"kubernetes:{namespace}/flows", "worker-1", "a job goes on without 1 of 2 nodes")
+        events = installed.get("events", f"--namespace={namespace}", "--field-selector=reason=NodesSkipped")["items"]
+        return bool(events)
+
+    assert not is_told("events-here")
+    given = {"namespace": "events-here", "account": "etl", "accountNamespace": "jobs"}
+    values = f"--set-json=spark.accounts={json.dumps([given])}"
+    installed.helm("upgrade", "ullage", str(CHART), *PLACE, "--reuse-values", values)
+
+    installed.wait_until("it is bound", lambda: is_told("events-here"))
+    assert addresses.of_kubernetes("events-here/flows") == []
+    assert not is_told("events-elsewhere")
+    with pytest.raises(SparkSourceError, match="403"):
+        addresses.of_kubernetes("events-elsewhere/flows")
+    may = partial(_may, installed, "system:serviceaccount:jobs:etl", namespace="events-here")
+    for verb, resource in (("get", "events"), ("create", "pods"), ("get", "contentrepositorynodes")):
+        assert not may(verb, resource, "ullage.dev" if resource == "contentrepositorynodes" else "")
 
 
 def test_an_upgrade_changes_the_operator_and_keeps_the_kinds(installed: ControlPlane) -> None:

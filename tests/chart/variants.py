@@ -11,6 +11,7 @@ ALL_ON = {
     "imagePullSecrets": [{"name": "registry"}],
     "namespaces": ["data", "more"],
     "sparkNamespaces": ["spark"],
+    "spark": {"accounts": [{"namespace": "data", "account": "etl", "accountNamespace": "spark"}]},
     "podLabels": {"team": "flows"},
     "podAnnotations": {"told": "why"},
     "nodeSelector": {"kubernetes.io/os": "linux"},

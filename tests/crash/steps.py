@@ -272,7 +272,7 @@ def answered(repository: Engine, clock: ManualClock) -> None:
             if once.first is None:
                 put = repository.handles.begin()
                 put.write(patterned(300 * number))
-                put.commit(also=lambda made, once=once: once.remember(made[0].encode()))  # type: ignore[misc]
+                put.commit(also=lambda made, once=once: once.remember(made.encode()))  # type: ignore[misc]
     with repository.idempotency.once(b"3" * 32, b"commit") as once, repository.session() as session:
         if once.first is None:
             session.transfer(session.write(session.create(), patterned(50)), "answered")

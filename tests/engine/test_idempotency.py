@@ -19,7 +19,7 @@ def put_once(repository: Engine) -> tuple[str, bool]:
             return once.first.decode(), False
         put = repository.handles.begin()
         put.write(b"content")
-        return put.commit(also=lambda ids: once.remember(ids[0].encode())), True
+        return put.commit(also=lambda made: once.remember(made.encode())), True
 
 
 @pytest.mark.parametrize("is_kill", [True, False])

@@ -47,7 +47,7 @@ from ullage.engine.model import (
     updated,
 )
 from ullage.engine.wal.serde import operation_count
-from ullage.uuids import parse_uuids
+from ullage.uuids import FEW, format_uuids, parse_uuids
 
 A = b"a" * 16
 B = b"b" * 16
@@ -138,6 +138,14 @@ def test_many_uuids_are_read_as_each_is(texts: list[str]) -> None:
     assert found is None or found == list(map(parse_uuid, texts))
     if texts and len({len(text) for text in texts}) == 1 and all(is_uuid(text) for text in texts):
         assert found is not None
+
+
+@pytest.mark.parametrize("count", [0, 1, FEW - 1, FEW, FEW + 1, 1_000])
+def test_many_uuids_are_written_as_each_is(count: int) -> None:
+    """Few one by one, many at once: nobody can tell."""
+    uuids = new_uuids(count)
+
+    assert format_uuids(uuids) == list(map(format_uuid, uuids))
 
 
 def is_uuid(text: str) -> bool:

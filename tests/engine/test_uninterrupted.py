@@ -16,7 +16,7 @@ WITHIN = {
     "QueueManager._remove": "called by a poll of a session and by `_take_out`, which are guarded",
     "QueueManager._write_file": "called by what writes and rewrites swap files, which is guarded",
     "HandleStore._remove": "called by `_purge_slice` and `_forget_slice`, which are guarded",
-    "HandleStore.commit_new": "called by `put_many` and `HandlePut.commit`, which are guarded",
+    "HandleStore.commit_new": "called by `store` and `HandlePut.commit`, which are guarded",
     "History._commit": "called by `_enqueue`, which is guarded",
     "Rewriter._commit": "called by `finish`, which is guarded",
 }

@@ -19,7 +19,7 @@ from tests.support import spec_at
 from ullage.contract import AuthMode, ContentRepository, Duration, Metadata, ServiceSettings, TlsMode, dump
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
-from ullage_agent.service.access import Anonymous, Authenticator
+from ullage_agent.service.access import Actors, Anonymous, Authenticator
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import DEFAULTS, Limits
@@ -64,8 +64,9 @@ def terms_of(
     def fail(what: str, error: Exception) -> None:
         failures.append((what, error))
 
-    turns = FairTurns(limits, repository.clock)
-    return Terms(repository, authenticator or Anonymous(), limits, here, fail, ByteBudget(limits), turns)
+    turns, known = FairTurns(limits, repository.clock), authenticator or Anonymous()
+    actors = Actors(repository, known, limits)
+    return Terms(repository, known, limits, here, fail, ByteBudget(limits), turns, actors)
 
 
 class Running:

@@ -330,7 +330,7 @@ class Shared:
     def __init__(self, running: Running, tokens: dict[str, str]) -> None:
         self.running = running
         self.gate = Gate()
-        self._tokens = tokens
+        self.tokens = tokens
         self._threads = ThreadPoolExecutor(MANY + 2)
 
     @property
@@ -340,7 +340,7 @@ class Shared:
 
     def put(self, who: str, via: str) -> None:
         """One content, over a connection of its own."""
-        urls, token = self.running.server.urls, self._tokens[who]
+        urls, token = self.running.server.urls, self.tokens[who]
         if via == "HTTP":
             with closing(HttpClient(urls["http"], token)) as http:
                 http.ask(operations.PUT_HANDLE, operations.PUT_HANDLE.path, b"x")
@@ -352,7 +352,7 @@ class Shared:
                 local.put_many([b"x"])
 
     def local(self, who: str) -> SocketClient:
-        return SocketClient(self.running.server.urls["socket"], self._tokens[who], 5.0)
+        return SocketClient(self.running.server.urls["socket"], self.tokens[who], 5.0)
 
     def begin(self, work: Callable[..., None], *arguments: str) -> "Future[None]":
         return self._threads.submit(work, *arguments)
@@ -363,8 +363,8 @@ class Shared:
 
 
 @contextmanager
-def shared(tmp_path: Path) -> Iterator[Shared]:
-    """See the class."""
+def shared(tmp_path: Path, **limits: int) -> Iterator[Shared]:
+    """See the class; a token of each is known already."""
     tokens = {name: new_token() for name in ("good", "greedy")}
     file = tmp_path / "tokens"
     file.write_text("".join(line_of(name, ("*",), None, digest) for name, (_, digest) in tokens.items()))
@@ -374,9 +374,10 @@ def shared(tmp_path: Path) -> Iterator[Shared]:
         tls={"mode": TlsMode.NONE},
         auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(file)},
     )
-    with Running(document, Limits(turn_seconds=600.0)) as running:
+    with Running(document, Limits(turn_seconds=600.0, **limits)) as running:
         found = Shared(running, {name: secret for name, (secret, _) in tokens.items()})
-        found.put("good", "HTTP")  # the first one reserves numbers of files, which is a transaction of its own
+        for name in tokens:
+            found.put(name, "HTTP")  # the first one reserves numbers of files, which is a transaction of its own
         running.repository.committer.listeners.append(found.gate.commit)
         try:
             yield found

@@ -139,7 +139,8 @@ class Member:
 
 def test_who_works_is_never_cut_off() -> None:
     """Where all do, a new connection is refused; where a peer has its share, others still get in."""
-    crowd, busy = Crowd(4, 2), [Member(), Member()]
+    crowd: Crowd[Member] = Crowd(4, 2)
+    busy = [Member(), Member()]
     for each in busy:
         assert crowd.enter(each, "10.0.0.1")
         crowd.work(each)

@@ -52,6 +52,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     made.stop()
 
 
+@pytest.fixture(autouse=True)
+def _own_session(request: pytest.FixtureRequest) -> None:
+    """PySpark finds sources to write with only where the session is the thread's own, and a connection to the JVM that
+    was lost and made again is another thread there: see test_traps.
+    """
+    if "spark" in request.fixturenames:
+        request.getfixturevalue("spark").createDataFrame([], "a int")
+
+
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Two agents, `a` and `b`, on empty repositories; what they leave is checked when the test ends."""

@@ -7,10 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from tests.spark.fleet import Fleet
+from ullage.client.flight import FlightClient
 from ullage.engine.model import FlowFileRecord
+from ullage.wire.schemas import SCHEMAS
+from ullage.wire.tickets import TableTicket
 from ullage_agent.cli import spark as command
 from ullage_agent.cli.app import app
-from ullage_spark import lineage
+from ullage_spark import fleet as asking, lineage
 from ullage_spark.fleetrows import FleetRows
 from ullage_spark.lineage import traced
 
@@ -65,9 +68,16 @@ def test_many_flow_files_are_asked_for_in_parts(fleet: Fleet, monkeypatch: pytes
 
 
 def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A JVM takes longer to start than nodes take to answer."""
+    """A JVM takes longer to start than nodes take to answer, and columns that it does not show are not sent."""
     root = tree(fleet)[0].id
     monkeypatch.setattr(command, "_session", None)
+    whole, sent = FlightClient.table, set[str]()
+
+    def recorded(client: FlightClient, wanted: TableTicket) -> Any:
+        sent.update(wanted.columns or SCHEMAS[wanted.name].names)
+        return whole(client, wanted)
+
+    monkeypatch.setattr(FlightClient, "table", recorded)
 
     asked = CliRunner().invoke(app, ["spark", "lineage", root, "-e", fleet.endpoint, "--json"])
     shown = CliRunner().invoke(app, ["spark", "lineage", root, "-e", fleet.endpoint, "--depth", "1"])
@@ -79,5 +89,20 @@ def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyP
     assert all(event["time"].endswith("Z") and event["node"] == "a" for event in events)
     assert "FORK" in shown.stdout
     assert "there is more of it" in shown.output
+    assert sent & {"attributes", "attributes_before"} == set()
     assert away.exit_code == 2
     assert "no address of a node" in away.output
+
+
+def test_the_command_names_the_nodes_that_it_goes_without(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it shows may not be all."""
+    monkeypatch.setattr(asking, "MISSING_SECONDS", 0.1)
+    words = ["spark", "lineage", tree(fleet)[0].id, "-e", f"{fleet.endpoint},grpc://127.0.0.1:1"]
+
+    skipped = CliRunner().invoke(app, [*words, "--missing-nodes", "skip"])
+    failed = CliRunner().invoke(app, words)
+
+    assert skipped.exit_code == 0, skipped.output
+    assert "without node grpc://127.0.0.1:1" in skipped.output
+    assert failed.exit_code == 9
+    assert "grpc://127.0.0.1:1" in failed.output

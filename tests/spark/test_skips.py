@@ -27,15 +27,21 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     made: dict[str, dict[str, Any]]
     refuses = False
+    busy = 0
+    """How often it still says that it has too much to do."""
 
     def do_POST(self) -> None:
         thing = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = thing["metadata"]["name"]
         known = self.headers["Authorization"] == "Bearer token" and self.path == "/api/v1/namespaces/data/events"
         code = 403 if self.refuses or not known else 409 if name in self.made else 201
+        if self.busy:
+            type(self).busy -= 1
+            code = 429
         if code == 201:
             self.made[name] = thing
         self.send_response(code)
+        self.send_header("Retry-After", "0")
         self.end_headers()
         self.wfile.write(b"{}")
 
@@ -109,6 +115,20 @@ def test_where_kubernetes_lists_the_fleet_an_event_says_it(
         skips.tell("kubernetes:data/other", "b", TEXT)
     assert "needs the verb create on events" in caplog.text
     assert len(server.made) == 1
+
+
+def test_an_api_server_that_asks_to_come_again_is_asked_again(
+    server: type[Answers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as a node is: one that has too much to do for longer leaves the log."""
+    server.busy = 2
+    skips.tell("kubernetes:data/flows", "b", TEXT)
+    assert len(server.made) == 1
+
+    server.busy = 2
+    monkeypatch.setattr(addresses, "BUSY_SECONDS_MAX", -1.0)
+    skips.tell("kubernetes:data/other", "b", TEXT)
+    assert (len(server.made), server.busy) == (1, 1)
 
 
 def test_the_same_is_told_again_after_an_hour(caplog: pytest.LogCaptureFixture) -> None:

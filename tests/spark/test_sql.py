@@ -125,10 +125,24 @@ def test_one_call_registers_a_fleet(sql: SparkSession, fleet: Fleet) -> None:
     assert sorted(joined.collect()) == [("in", 18), ("out", 18)]
 
 
+def test_a_database_of_another_repository_is_left_as_it_is(sql: SparkSession) -> None:
+    """Two of the same name, in different namespaces, would be one database; the second one gets another name."""
+    for _ in range(2):
+        assert register(sql, endpoint="kubernetes:data/flows") == DATABASE
+
+    with pytest.raises(SparkSourceError, match=r"has the tables of kubernetes:data/flows.* say another name"):
+        register(sql, endpoint="kubernetes:other/flows")
+
+    assert sql.catalog.getDatabase(DATABASE).description == "Tables of kubernetes:data/flows"
+    assert register(sql, "other", endpoint="kubernetes:other/flows") == "ullage_other"
+    sql.sql("DROP DATABASE ullage_other CASCADE")
+
+
 def test_a_databases_name_is_one_that_catalogs_take() -> None:
     """And SQL's own quote in an option ends nothing."""
-    assert statements(endpoint="kubernetes:data/Flows-1.x")[0] == "CREATE DATABASE IF NOT EXISTS ullage_flows_1_x"
-    assert statements(endpoint="kubernetes:flows")[0].endswith(" ullage_flows")
+    made = statements(endpoint="kubernetes:data/flows-1.x")[0]
+    assert made == "CREATE DATABASE IF NOT EXISTS ullage_flows_1_x COMMENT 'Tables of kubernetes:data/flows-1.x'"
+    assert " ullage_flows COMMENT" in statements(endpoint="kubernetes:flows")[0]
     assert r"'grpc://a\'b\\:1'" in statements("x", endpoint=r"grpc://a'b\:1")[1]
     with pytest.raises(SparkSourceError, match="name the repository"):
         statements(endpoint="grpc://a:1")

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,6 +53,21 @@ def test_filters_are_not_taken(spark: SparkSession, fleet: Fleet) -> None:
     assert spark.sql("select count(*) from everything where queue = 'out'").head() == (18,)
     assert spark.sql("select count(*) from everything").head() == (54,)
     assert df.union(df.filter("queue = 'in'")).count() == 72
+
+
+def test_a_thread_writes_once_the_session_is_its_own(spark: SparkSession, fleet: Fleet) -> None:
+    """Elsewhere PySpark says that there is no such source, for writes alone. It is done as docs/spark.md says."""
+
+    def write() -> None:
+        rows = spark.sql("SELECT X'61' AS content").write.format("ullage").mode("append")
+        rows.options(endpoint=fleet.endpoint, queue="in").save()
+
+    with ThreadPoolExecutor(1) as lane:
+        with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+            lane.submit(write).result()
+        lane.submit(spark.createDataFrame, [], "a int").result()
+        lane.submit(write).result()
+    assert fleet.drained("in") == [b"a"]
 
 
 def test_planning_holds_nothing(spark: SparkSession, fleet: Fleet) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
@@ -27,8 +28,9 @@ from ullage.client.flight import FlightClient
 from ullage.wire.predicates import EVERY, Predicate
 from ullage.wire.where import VALUES_MAX
 from ullage_spark import eventparts
-from ullage_spark.errors import SparkSourceError
+from ullage_spark.errors import EventsLost, SparkSourceError
 from ullage_spark.eventparts import PARTS_MAX, stretches
+from ullage_spark.offsets import FleetStreamReader, Offset
 from ullage_spark.predicates import Where
 from ullage_spark.pushdown import PushingReader
 from ullage_spark.reader import TableReader
@@ -242,3 +244,63 @@ def test_stretches_lie_end_to_end(seed: int) -> None:
             assert found[0][0] == begin
             assert [end for _, end in found[:-1]] == [start for start, _ in found[1:]]
             assert all(end is None or start < end for start, end in found)
+
+
+def stream_of(fleet: Fleet, **options: str) -> FleetStreamReader:
+    """As Spark makes it of options."""
+    source = DefaultSource({"endpoint": fleet.endpoint, **options})
+    stream = source.streamReader(source.schema())
+    assert isinstance(stream, FleetStreamReader)
+    return stream
+
+
+def rows_between(stream: FleetStreamReader, start: Offset, end: Offset) -> list[Row]:
+    """Of all partitions of a batch."""
+    parts = stream.partitions(dict(start), dict(end))
+    return [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+
+
+EVENTS = {"table": "provenance"}
+QUEUE = {"queue": "in", "application": "test"}
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "is_meant", "place", "problem"),
+    [
+        (EVENTS, "size >= 200", lambda row: row["size"] >= 200, "sequence", "3 of the events"),
+        (QUEUE, "size >= 200", lambda row: row["size"] >= 200, "count", "3 of .* do not wait for it any more"),
+    ],
+    ids=["events", "a queue"],
+)
+def test_nodes_send_a_stream_the_rows_that_are_meant_and_miss_all_others(
+    fleet: Fleet,
+    received: list[int],
+    options: Row,
+    where: str,
+    is_meant: Callable[[Row], bool],
+    place: str,
+    problem: str,
+) -> None:
+    """Rows that are gone may have been meant, so they are missed; but not those of a node that is left out by name."""
+    fleet.fill(1, 10)
+    every = stream_of(fleet, **options)
+    start: Offset = every.initialOffset()
+    end: Offset = every.latestOffset(dict(start), ReadMaxRows(1_000))
+    everything = rows_between(every, start, end)
+    expected = [row for row in everything if is_meant(row)]
+    received.clear()
+
+    assert rows_between(stream_of(fleet, where=where, **options), start, end) == expected
+    assert sum(received) == len(expected) > 0
+    assert len(everything) > len(expected)
+
+    beyond: Any = {name: {**at, place: at[place] + 3} for name, at in end.items()}  # type: ignore[literal-required]
+    with pytest.raises(EventsLost, match=problem):
+        rows_between(stream_of(fleet, where=where, **options), start, beyond)
+    lenient = stream_of(fleet, where=where, failOnDataLoss="false", **options)
+    assert rows_between(lenient, start, beyond) == expected
+    received.clear()
+    assert rows_between(stream_of(fleet, where="node = 'elsewhere'", **options), start, beyond) == []
+    assert received == []
+    for stream in (every, lenient):
+        stream.stop()

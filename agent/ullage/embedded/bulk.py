@@ -46,7 +46,7 @@ class HandleSink:
         self._numbers = count()
 
     def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
-        return list(map(parse_uuid, self._handles.store(contents, attributes, **self._terms, key=self._next_key())))
+        return self._handles.store(contents, attributes, **self._terms, key=self._next_key())
 
     def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
         handle = self._handles.put(pieces, attributes, **self._terms, key=self._next_key())

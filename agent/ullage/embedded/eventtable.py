@@ -2,7 +2,7 @@
 predicate looks at, and of the others those that are asked for.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -26,32 +26,40 @@ class _Source(NamedTuple):
 
 def event_batches(
     engine: Engine, query: EventQuery, transaction: int, columns: Sequence[str], rows: RowFilter
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, int]:
     """Of the events up to a transaction that a query and a filter want, these columns; a batch without rows says that
-    it goes on.
+    it goes on. Returns how many it has looked at that are within the query's sequences, whatever the filter says.
 
     ProvenanceDamaged if some of them cannot be read: a table is read to its end or not at all, since who follows it by
     sequence would never come back for these.
     """
     schema = pa.schema([SCHEMA.field(name) for name in columns])
+    count = 0
     for run in engine.provenance.columns(query):
-        yield _batch(run, query, transaction, schema, rows)
+        within, batch = _batch(run, query, transaction, schema, rows)
+        count += within
+        yield batch
+    return count
 
 
 def _batch(
     run: EventColumns, query: EventQuery, transaction: int, schema: pa.Schema, rows: RowFilter
-) -> pa.RecordBatch:
+) -> tuple[int, pa.RecordBatch]:
+    """How many of a run's are within the sequences, and the batch of those that are wanted."""
     looked_at = _read(run, ("sequence", "transaction"), rows.columns)
     if looked_at is None:
-        return _nothing(schema)
-    mask = pc.and_(_within(looked_at["sequence"], query), pc.less_equal(looked_at["transaction"], transaction))
-    mask = pc.and_(mask, rows.mask(lambda name: SOURCES[name].make(looked_at), len(mask)))
-    wanted = _read(run, (), schema.names) if mask.true_count else None
+        return 0, _nothing(schema)
+    within = pc.and_(_within(looked_at["sequence"], query), pc.less_equal(looked_at["transaction"], transaction))
+    mask = pc.and_(within, rows.mask(lambda name: SOURCES[name].make(looked_at), len(within)))
+    if not mask.true_count:
+        return within.true_count, _nothing(schema)
+    wanted = _read(run, (), schema.names)
     if wanted is None:
-        return _nothing(schema)
+        return 0, _nothing(schema)
     is_all = mask.true_count == len(mask)  # of most reads they are, and then nothing need be copied
     chosen = wanted if is_all else {name: column.filter(mask) for name, column in wanted.items()}
-    return pa.record_batch([SOURCES[name].make(chosen) for name in schema.names], schema=schema)
+    made = pa.record_batch([SOURCES[name].make(chosen) for name in schema.names], schema=schema)
+    return within.true_count, made
 
 
 def _nothing(schema: pa.Schema) -> pa.RecordBatch:

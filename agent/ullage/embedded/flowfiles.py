@@ -71,7 +71,7 @@ class Shares:
             yield Piece((at, self._part, self._parts), False, partial(self._resident, at))
         swaps = self._moment.swaps
         for swap in swaps[self._part :: self._parts] if self._is_kept else swaps:
-            if self._asked.may_hold(swap.queue):
+            if self._asked.may_hold(swap.queue) and self._may_be_in(swap):
                 yield Piece(swap.name, True, partial(self._swapped, swap))
 
     def claims(self) -> Counter[ContentClaim]:
@@ -91,9 +91,16 @@ class Shares:
         found = self._of_part(self._moment.flow_files[at : at + ROWS])
         return self._only_asked([record for record in found if record.queue != STAGED_QUEUE])
 
+    def _may_be_in(self, swap: SwapOut) -> bool:
+        """Whether uuids that are asked for may be in the file."""
+        uuids = self._asked.uuids
+        return uuids is None or self._moment.swap_files.uuids.may_hold(swap.name, uuids)
+
     def _swapped(self, swap: SwapOut) -> Sequence[FlowFileRecord]:
         """What is staged is never swapped."""
         found = self._moment.swapped(swap)
+        if self._asked.uuids is not None:
+            self._moment.swap_files.uuids.keep(swap.name, found)
         return self._only_asked(found if self._is_kept else self._of_part(found))
 
     def _only_asked(self, records: Sequence[FlowFileRecord]) -> Sequence[FlowFileRecord]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ullage.contract import QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import HandlePut, ReadableContent, known_crc
-from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
+from ullage.embedded.once import AlsoUuids, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.handles import HandleStore
 from ullage.enums import Lifetime
@@ -13,7 +13,7 @@ from ullage.interface.checks import checked_number, checked_part, checked_texts,
 from ullage.interface.handles import PAGE_MAX, Handles
 from ullage.interface.values import AnyContent, CheckedAttributes
 from ullage.streams import ContentStream, pieces_of
-from ullage.uuids import parse_handle
+from ullage.uuids import format_uuids, parse_handle, split_uuids
 from ullage.wire.content import HandleHead, HandlePage
 
 
@@ -40,18 +40,18 @@ class EmbeddedHandles(Handles):
         ttl_millis: int = 0,
         lifetime: Lifetime = Lifetime.DEFAULT,
         key: str | None = None,
-        also: AlsoIds = nothing_else,
-    ) -> list[str]:
-        """Store one batch in one transaction, all of it or nothing; the ids, without a node's name."""
+        also: AlsoUuids = nothing_else,
+    ) -> list[bytes]:
+        """Store one batch in one transaction, all of it or nothing; the uuids."""
         self._acting.require(QueueUse.WRITE)
         with self._keys.once(key, "put", attributes, ttl_millis, lifetime, contents=contents) as once:
             if once.first is not None:
-                return once.first.decode().split(",")
+                return list(split_uuids(once.first))
 
-            def remembered(ids: list[str]) -> Operations:
-                return [*also(ids), *once.remember(",".join(ids).encode())]
+            def remembered(uuids: list[bytes]) -> Operations:
+                return [*also(uuids), *once.remember(b"".join(uuids))]
 
-            return self._store.put_many(contents, attributes, ttl_millis, lifetime, remembered, self._acting.by)
+            return self._store.store(contents, attributes, ttl_millis, lifetime, remembered, self._acting.by)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT) -> HandlePut:
         """A content that comes piece by piece, from one thread or several that take turns."""
@@ -107,8 +107,8 @@ class EmbeddedHandles(Handles):
     def _put_batch(
         self, contents: list[bytes], attributes: CheckedAttributes, ttl_millis: int, lifetime: Lifetime, key: str | None
     ) -> list[str]:
-        ids = self.store(contents, attributes, ttl_millis=ttl_millis, lifetime=lifetime, key=key)
-        return [self._named(id) for id in ids]
+        uuids = self.store(contents, attributes, ttl_millis=ttl_millis, lifetime=lifetime, key=key)
+        return list(map(self._named, format_uuids(uuids)))
 
     def _put_stream(
         self, content: AnyContent, attributes: dict[str, str], ttl_millis: int, lifetime: Lifetime, key: str | None
@@ -123,7 +123,7 @@ class EmbeddedHandles(Handles):
             except BaseException:
                 put.abandon()
                 raise
-            return self._named(put.commit(attributes, ttl_millis, lambda ids: once.remember(ids[0].encode())))
+            return self._named(put.commit(attributes, ttl_millis, lambda made: once.remember(made.encode())))
 
     def _named(self, id: str) -> str:
         return f"{id}@{self._node}" if self._node else id

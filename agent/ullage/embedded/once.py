@@ -18,6 +18,9 @@ Operations = Sequence[Operation]
 AlsoIds = Callable[[list[str]], Operations]
 """Operations from the ids of what is stored."""
 
+AlsoUuids = Callable[[list[bytes]], Operations]
+"""The same from the uuids."""
+
 
 def nothing_else(_: object) -> Operations:
     """No other operations."""

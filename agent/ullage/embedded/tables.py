@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from itertools import compress, islice
+from itertools import chain, compress, islice
 from operator import attrgetter
 from typing import Any, Final
 
@@ -23,9 +23,10 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid
 from ullage.engine.snapshots import REFERENCE_BYTES
-from ullage.errors import InvalidArgument, NotFound, UllageError
+from ullage.errors import EventNotFound, FlowFileNotFound, InvalidArgument, NotFound, UllageError
 from ullage.wire.matching import RowFilter
 from ullage.wire.problems import problem_of
+from ullage.wire.provenance import EventQuery
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import TableTicket
 
@@ -178,6 +179,9 @@ class Moment:
 
     def _provenance(self, wanted: TableTicket, columns: Sequence[str], rows: RowFilter) -> Iterator[OutgoingBatch]:
         self.repository.acting.require_everywhere(QueueUse.READ, "the table provenance")
+        if wanted.count is not None:  # each event is looked at, so no index can help
+            every = EventQuery(after=wanted.after, before=(wanted.through or 0) + 1)
+            return map(OutgoingBatch, gathered(self._counted_events(wanted, every, columns, rows)))
         query = events_asked(rows.predicate)
         if query is None:
             return iter(())
@@ -186,6 +190,17 @@ class Moment:
         ]
         query = msgspec.structs.replace(query, after=max(query.after, wanted.after), before=min(ends, default=None))
         return map(OutgoingBatch, gathered(event_batches(self._engine, query, self.transaction, columns, rows)))
+
+    def _counted_events(
+        self, wanted: TableTicket, every: EventQuery, columns: Sequence[str], rows: RowFilter
+    ) -> Iterator[pa.RecordBatch]:
+        """EventNotFound at the end if there are fewer than the ticket says."""
+        count = yield from event_batches(self._engine, every, self.transaction, columns, rows)
+        if count != wanted.count:
+            raise EventNotFound(
+                f"{(wanted.count or 0) - count} of the events after {wanted.after} through {wanted.through} are not "
+                "there any more (spec.provenance says how long they are kept)"
+            )
 
     def _leases(self) -> Iterator[Row]:
         for lease in self._snapshot.leases:
@@ -218,10 +233,10 @@ class Moment:
 
 def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterator[OutgoingBatch]:
     """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands. InvalidArgument if
-    that is not what the ticket wants.
+    that is not what the ticket wants, FlowFileNotFound at the end if there are fewer than it says.
     """
-    columns = schema_of(wanted).names
-    is_whole = wanted.snapshot is None and wanted.part == (0, 1) and not wanted.where
+    columns, rows = schema_of(wanted).names, rows_of(wanted)
+    is_whole = wanted.snapshot is None and wanted.part == (0, 1)
     if wanted.name != "flowfiles" or wanted.queue is None or not is_whole:
         raise InvalidArgument("with stream a table is flowfiles, of a queue, after and through a place, whole")
     repository.acting.require(QueueUse.READ, wanted.queue)
@@ -231,7 +246,19 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
     made = RecordColumns(queues, KeptColumns(Room(0)), partial(repository.seals.of, repository.acting))
-    return map(OutgoingBatch, made.batches(pieces, columns))
+    batches = gathered(made.chosen(pieces, columns, rows)) if rows else made.batches(pieces, columns)
+    gone = 0 if wanted.count is None else wanted.count - len(records)
+    return map(OutgoingBatch, chain(batches, _none_gone(wanted, gone)))
+
+
+def _none_gone(wanted: TableTicket, gone: int) -> Iterator[pa.RecordBatch]:
+    """No batch. FlowFileNotFound if some are gone."""
+    if gone:
+        raise FlowFileNotFound(
+            f"{gone} of {wanted.count} FlowFiles that stream {wanted.stream} took of queue {wanted.queue} do not wait "
+            "for it any more: it was away for longer than it had asked for, and they went back to the queue"
+        )
+    return iter(())
 
 
 def schema_of(wanted: TableTicket) -> pa.Schema:
@@ -242,6 +269,9 @@ def schema_of(wanted: TableTicket) -> pa.Schema:
     columns = schema.names if wanted.columns is None else wanted.columns
     if unknown := [column for column in columns if column not in schema.names]:
         raise InvalidArgument(f"table {wanted.name} has no column {', '.join(unknown)}: {', '.join(schema.names)}")
+    is_range = wanted.through is not None and (wanted.stream is not None or wanted.name == "provenance")
+    if wanted.count is not None and not is_range:
+        raise InvalidArgument("count is of events through a sequence, or of what a stream has taken through a place")
     if not columns or wanted.part[0] >= wanted.part[1]:
         raise InvalidArgument(f"part {wanted.part[0]} of {wanted.part[1]} of {len(columns)} columns")
     return pa.schema([schema.field(column) for column in columns])

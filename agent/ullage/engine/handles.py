@@ -44,7 +44,7 @@ from ullage.errors import (
     UllageError,
 )
 from ullage.streams import ContentStream
-from ullage.uuids import parse_handle
+from ullage.uuids import format_uuids, parse_handle
 from ullage.wire.documents import COUNT_MAX
 
 COMPONENT = "handles"
@@ -53,8 +53,11 @@ COMPONENT = "handles"
 PURGE_SLICE = 1_000
 """Handles one purging transaction removes."""
 
-Also = Callable[[list[str]], Sequence[Operation]]
-"""What stands in the transaction of a put beside it, from the ids."""
+Also = Callable[[list[bytes]], Sequence[Operation]]
+"""What stands in the transaction of a put beside it, from the uuids."""
+
+AlsoOfOne = Callable[[str], Sequence[Operation]]
+"""The same for one handle, from its id."""
 
 
 class HandlePut:
@@ -87,11 +90,17 @@ class HandlePut:
         self._stream.write(data)
 
     @uninterrupted
-    def commit(self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: Also = lambda _: ()) -> str:
+    def commit(
+        self, attributes: dict[str, str] | None = None, ttl_millis: int = 0, also: AlsoOfOne = lambda _: ()
+    ) -> str:
         """Make it durable; the id. If this raises, there is no handle, or the outcome is not known."""
         with GivenUpOnError(self._writer):
             packed, claim = packed_attributes(attributes, 1), self._stream.close().claim
-        return self._store.commit_new(self._writer, [claim], packed, ttl_millis, also, self._by)[0]
+
+        def of_one(uuids: list[bytes]) -> Sequence[Operation]:
+            return also(format_uuid(uuids[0]))
+
+        return format_uuid(self._store.commit_new(self._writer, [claim], packed, ttl_millis, of_one, self._by)[0])
 
     @uninterrupted
     def abandon(self) -> None:
@@ -138,8 +147,19 @@ class HandleStore:
         """Store one content durably; returns its id. `ttl_millis` 0: it never expires."""
         return self.put_many([content], attributes, ttl_millis, lifetime)[0]
 
-    @uninterrupted
     def put_many(
+        self,
+        contents: list[bytes],
+        attributes: Attributes = None,
+        ttl_millis: int = 0,
+        lifetime: Lifetime = Lifetime.DEFAULT,
+        by: str = "",
+    ) -> list[str]:
+        """Store a batch as `store` does; its ids."""
+        return format_uuids(self.store(contents, attributes, ttl_millis, lifetime, by=by))
+
+    @uninterrupted
+    def store(
         self,
         contents: list[bytes],
         attributes: Attributes = None,
@@ -147,10 +167,10 @@ class HandleStore:
         lifetime: Lifetime = Lifetime.DEFAULT,
         also: Also = lambda _: (),
         by: str = "",
-    ) -> list[str]:
-        """Store a batch: one content append, one transaction, one sync. `attributes` are for all, or one mapping each;
-        `also` gets the ids, and stands in the same transaction. `by` is the principal whom events name, and to whose
-        files the content goes.
+    ) -> list[bytes]:
+        """Store a batch: one content append, one transaction, one sync; the uuids. `attributes` are for all, or one
+        mapping each; `also` stands in the same transaction. `by` is the principal whom events name, and to whose files
+        the content goes.
         """
         if not contents:
             return []
@@ -273,22 +293,22 @@ class HandleStore:
         ttl_millis: int,
         also: Also,
         by: str = "",
-    ) -> list[str]:
-        """One transaction: content, and a handle for each of these claims; their ids."""
+    ) -> list[bytes]:
+        """One transaction: content, and a handle for each of these claims; their uuids."""
         with GivenUpOnError(writer):
             operations = writer.sync()
             now = self._parts.clock.now_millis()
             expires = _expiry(now, ttl_millis)
             records = new_records(HANDLE_QUEUE, claims, packed, now, expires)
             told = of_new(EventType.CREATE, len(records), COMPONENT, by) if self._parts.records_provenance else []
-            ids = [record.id for record in records]
-            with self.undecided.change(lambda: (record.uuid for record in records)):
-                self._parts.committer.commit([*also(ids), *operations, *records, *told], creates=True)
+            uuids = [record.uuid for record in records]
+            with self.undecided.change(lambda: uuids):
+                self._parts.committer.commit([*also(uuids), *operations, *records, *told], creates=True)
         writer.release(committed=True)  # only now may another session append to these files
         if expires:
             for record in records:
                 self._purges.add(record)
-        return ids
+        return uuids
 
     @uninterrupted
     def _purge_slice(self) -> int | None:

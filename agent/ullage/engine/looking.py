@@ -68,6 +68,8 @@ class FlowFileViewer:
     def _find_swapped(self, uuid: bytes) -> tuple[FlowFileRecord, bytes | None] | None:
         failure: RepositoryDamaged | None = None
         for name in list(self._ledger.swaps):
+            if not self._swap_files.uuids.may_hold(name, (uuid,)):
+                continue
             try:
                 swapped = self._swap_files.read(name)
             except RepositoryDamaged as error:
@@ -75,6 +77,7 @@ class FlowFileViewer:
                 if name in self._ledger.swaps:
                     failure = failure or error
                 continue
+            self._swap_files.uuids.keep(name, swapped.records)
             for record in swapped.records:
                 if record.uuid == uuid:
                     place = record.claim and (record.claim.resource, record.claim.offset)

@@ -90,6 +90,11 @@ class TableTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     through: Count | None = None
     """The last sequence or place that is wanted."""
 
+    count: Count | None = None
+    """So many rows there were from `after` to `through`, whatever `where` says: if some have gone, that is an error,
+    EventNotFound or FlowFileNotFound, at the end of those that are there. None: nobody needs to know.
+    """
+
     stream: Label | None = None
     """Of `flowfiles` only what this stream has taken of `queue`."""
 

@@ -106,8 +106,8 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
 
 
 class Actors:
-    """The repository for each principal, kept while the rules are the same: making it anew costs as much as a small
-    read. Thread-safe.
+    """The repository for each principal over every transport, kept while the rules are the same: making it anew costs
+    as much as a small read. Thread-safe.
     """
 
     def __init__(self, repository: EmbeddedRepository, authenticator: Authenticator, limits: Limits) -> None:

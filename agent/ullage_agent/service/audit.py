@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import msgspec
 
 from ullage.clock import Clock, moment_of
 from ullage.contract import AuditSettings
 from ullage.errors import UllageError
-from ullage.uuids import format_uuid
+from ullage.uuids import format_uuids
 from ullage.wire.problems import problem_of
 
 FOLDER: Final = "audit"
@@ -64,6 +64,10 @@ the files, and be seen as well by how many there were.
 
 TEXT_MAX: Final = 2_000
 """Characters of a text: a client chooses how long a path is."""
+
+
+Ids = Sequence[str] | Sequence[bytes]
+"""As texts, or as the uuids that they are."""
 
 
 class AuditLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -308,10 +312,16 @@ def _lines_of_series(folder: Path, name: str) -> Iterator[AuditLine]:
                     continue
 
 
-def _line(time: str, *, ids: Sequence[str | bytes] = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
-    shown = [each if isinstance(each, str) else format_uuid(each) for each in ids[:IDS_MAX]]
+def _line(time: str, *, ids: Ids = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
+    shown = _texts(ids[:IDS_MAX])
     left_out = len(ids) - len(shown)
     return AuditLine(time=time, ids=shown, ids_left_out=left_out, about=about[:TEXT_MAX], why=why[:TEXT_MAX], **said)
+
+
+def _texts(ids: Ids) -> list[str]:
+    if ids and isinstance(ids[0], bytes):
+        return format_uuids(cast(Sequence[bytes], ids))
+    return list(cast(Sequence[str], ids))
 
 
 def _end_line(path: Path) -> None:

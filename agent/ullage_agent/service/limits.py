@@ -3,12 +3,13 @@
 Memory at the worst is, beside what an idle process takes, about
 
     requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES   content on its way over HTTP
+    held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * small_body_bytes                                      the same of calls that are no streams
     decoded_bytes                                                           what becomes of those, and bodies over HTTP
     columns_bytes + snapshot_bytes                                          tables
 
-which is 1.3, 1.0, 0.3, 1.0 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
+which is 1.3, 0.3, 1.0, 0.3, 1.0 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
 """
 
 from typing import Final, Self
@@ -53,6 +54,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     client's slow uploads take every place. Half of them and no fewer, because behind a Service, a node's address or
     loopback all clients may have the same one.
     """
+
+    held_bytes: int = 256 * MIB
+    """What has come of the bodies of requests over HTTP that are not begun yet: up to 320 KiB of each."""
+
+    held_bytes_each: int = 128 * MIB
+    """The same of one principal, or of one address of which nobody is known: half is left to the others."""
 
     connections: int = 8_192
     """Open connections of one listener; kept below what the process may open (`RLIMIT_NOFILE`). Where there are as

@@ -18,7 +18,7 @@ from ullage.contract import (
     listen_address,
 )
 from ullage.embedded.repository import EmbeddedRepository
-from ullage_agent.service.access import Anonymous, Authenticator, Principal, acting_of
+from ullage_agent.service.access import Actors, Anonymous, Authenticator, Principal
 from ullage_agent.service.audit import Audit, Unaudited
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.errors import CannotListen
@@ -112,14 +112,14 @@ class Terms(NamedTuple):
     on_failure: Callable[[str, Exception], None]
     budget: ByteBudget
     turns: FairTurns
+    actors: Actors
     audit: Audit = Unaudited()
     on_skipped: Callable[[int], None] = lambda _: None
     """Told how many nodes of the fleet a job goes on without."""
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:
         """The repository for whoever asks."""
-        rules = self.repository.spec.auth.queues
-        return self.repository.acting_for(acting_of(self.authenticator, principal, rules, self.limits))
+        return self.actors.of(principal)
 
 
 def listening_of(spec: ContentRepositorySpec) -> Listening:

@@ -96,9 +96,10 @@ class _TimedFile:
             self._metrics.count("content_written_bytes_total", by=len(data))
 
     def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
+        size = sum(map(len, buffers)) if self._is_content else 0  # before: afterwards none is in the processor's cache
         self._file.write_vector(buffers, offset)
         if self._is_content:
-            self._metrics.count("content_written_bytes_total", by=sum(map(len, buffers)))
+            self._metrics.count("content_written_bytes_total", by=size)
 
     def read(self, count: int, offset: int) -> bytes:
         began = time.perf_counter()
@@ -128,6 +129,7 @@ class Meter:
         self._process = psutil.Process()
         self.sessions: Callable[[], int] = int
         self.requests_under_way: Callable[[], int] = int
+        self.requests_held: Callable[[], tuple[int, int]] = lambda: (0, 0)
         for action in Action:
             if action is not Action.NONE:
                 metrics.expect("reclaim_actions_total", action.name.lower())
@@ -151,6 +153,9 @@ class Meter:
         yield Sample("build_info", 1, (__version__, self._node))
         yield Sample("ready", self._host.is_ready)
         yield Sample("requests_under_way", self.requests_under_way())
+        held, held_bytes = self.requests_held()
+        yield Sample("requests_held", held)
+        yield Sample("requests_held_bytes", held_bytes)
         yield Sample("sessions", self.sessions())
         moved = self._process.io_counters()
         yield Sample("process_io_bytes_total", moved.read_bytes, ("read",))

@@ -90,6 +90,8 @@ TABLE: Final = (
     Entry("window_opens_timestamp_seconds", GAUGE, "When the operation is allowed next.", ("operation",)),
     Entry("process_io_bytes_total", TOTAL, "Bytes this process moved to and from disks.", ("direction",)),
     Entry("requests_under_way", GAUGE, "HTTP requests."),
+    Entry("requests_held", GAUGE, "HTTP requests that are not begun: enough others of their principals are."),
+    Entry("requests_held_bytes", GAUGE, "What has come of the bodies of HTTP requests that are not begun."),
     Entry("commit_seconds", TIMED, "A commit, from its encoding to its sync."),
     Entry("sync_seconds", TIMED, "One sync of a file or directory.", ("what",)),
     Entry("read_seconds", TIMED, "One read of a file."),

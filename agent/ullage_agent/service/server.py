@@ -23,7 +23,7 @@ import uvloop
 from ullage.contract import ContentRepository, ContractError
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
-from ullage_agent.service.access import Authenticator
+from ullage_agent.service.access import Actors, Authenticator
 from ullage_agent.service.audit import Audit, AuditLog, Unaudited, audit_log_of
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.errors import CannotListen, ReloadRefused
@@ -69,6 +69,7 @@ class Bulk:
         listening: Listening,
         budget: ByteBudget,
         turns: FairTurns,
+        actors: Actors,
         audit: Audit,
         on_skipped: Callable[[int], None],
     ) -> None:
@@ -79,7 +80,9 @@ class Bulk:
         self.addresses: dict[str, str] = {}
         """Where each is reached: a URL, and a path."""
 
-        terms = Terms(repository, authenticator, limits, listening, self._failed, budget, turns, audit, on_skipped)
+        terms = Terms(
+            repository, authenticator, limits, listening, self._failed, budget, turns, actors, audit, on_skipped
+        )
         with ExitStack() as stack:
             if listening.flight_port is not None:
                 self._flight = FlightListener(terms)
@@ -188,14 +191,18 @@ class Server:
     ) -> None:
 
         served = Served(self.host, authenticator, self.limits, self.metrics, self.budget, self.turns, audit)
-        terms = (served.repository, authenticator, self.limits, listening, self.budget, self.turns, audit)
-        self.bulk = await asyncio.to_thread(Bulk, *terms, self._nodes_skipped)
+        terms = (served.repository, authenticator, self.limits, listening, self.budget, self.turns)
+        self.bulk = await asyncio.to_thread(Bulk, *terms, served.actors, audit, self._nodes_skipped)
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
+        self._meter.requests_held = lambda: served.starts.held
         asked = authenticator if listening.asks_for_metrics else None
         apps = {"http": guard, "metrics": Scrape(self.metrics, asked, audit, is_encrypted=listening.tls is not None)}
-        configs = {name: configured(app, self.limits, self.limits.stop_seconds) for name, app in apps.items()}
+        starts = {"http": served.starts}
+        configs = {
+            name: configured(app, self.limits, self.limits.stop_seconds, starts.get(name)) for name, app in apps.items()
+        }
         servers = [(uvicorn.Server(config), sockets[name]) for name, config in configs.items() if name in sockets]
         reload = self._heed_signals()
         context = None if self._certificate is None else self._certificate.context
@@ -213,7 +220,7 @@ class Server:
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            served.is_stopping = True
+            served.stop()
             watching.cancel()
             stopped.cancel()
             for server, _ in servers:

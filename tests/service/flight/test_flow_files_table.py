@@ -15,7 +15,9 @@ from tests.service.flight.peer import Peer
 from tests.support import Workshop, committing
 from ullage.embedded.flowfiles import KeptColumns, Room
 from ullage.engine.engine import Engine
-from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, unpack_attributes
+from ullage.engine.ledger.state import SwapContent
+from ullage.engine.ledger.swap import SwapFiles
+from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, format_uuid, unpack_attributes
 from ullage.wire.schemas import SCHEMAS
 from ullage_agent.service.limits import Limits
 
@@ -132,6 +134,38 @@ def test_at_a_snapshot_a_swap_file_is_read_for_one_part(peer: Peer) -> None:
     dealt = [[number for number, file in enumerate(files) if file & share] for share in shares]
     assert sorted(number for numbers in dealt for number in numbers) == list(range(len(files)))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_who_is_looked_for_by_uuid_is_found_in_its_swap_file(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, is_kept: bool
+) -> None:
+    """And no other is read, once all were: whoever looks first pays for it."""
+    snapshot = peer.act("snapshot")[0]["id"] if is_kept else None
+    read: list[str] = []
+    whole = SwapFiles.read
+
+    def recorded(files: SwapFiles, name: str) -> SwapContent:
+        read.append(name)
+        return whole(files, name)
+
+    monkeypatch.setattr(SwapFiles, "read", recorded)
+
+    def found(uuid: str) -> list[str]:
+        table = peer.table("flowfiles", columns=["uuid"], where=f"uuid = '{uuid}'", snapshot=snapshot)
+        return [row["uuid"] for row in table.to_pylist()]
+
+    moment = peer.repository.snapshot()
+    sought = [moment.swapped(swap)[0].id for swap in moment.swaps]
+    assert found(sought[0]) == [sought[0]]
+    for uuid, swap in zip(sought, moment.swaps, strict=True):
+        read.clear()
+        assert found(uuid) == [uuid]
+        assert peer.repository.flow_files.find(uuid)[0].id == uuid
+        assert read == [swap.name] * 2
+    read.clear()
+    assert found(format_uuid(bytes(16))) == []
+    assert read == []
 
 
 def test_what_goes_on_in_between_takes_nothing_from_parts_of_several_moments(peer: Peer) -> None:

@@ -19,6 +19,7 @@ from ullage.engine.files import make_directories
 from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
+from ullage.engine.ledger.swappeduuids import SwappedUuids
 from ullage.engine.model import (
     NO_ATTRIBUTES,
     ClaimBlocks,
@@ -58,6 +59,7 @@ class SwapFiles:
         self.directory = place.path
         self._place = place
         self._files = place.files
+        self.uuids = SwappedUuids()
 
     def write(self, summary: SwapOut, records: list[FlowFileRecord], blocks: list[ClaimBlocks]) -> None:
         """Write a swap file and make it and its name durable: only then may a transaction name it."""
@@ -134,6 +136,7 @@ class SwapFiles:
     def remove(self, names: Iterable[str]) -> None:
         """Unlink files that nothing refers to. No sync: what a crash brings back, the next start removes again."""
         for name in names:
+            self.uuids.forget(name)
             with suppress(IsADirectoryError):  # somebody's: no transaction ever named it
                 self._files.unlink(self.path(name))
 

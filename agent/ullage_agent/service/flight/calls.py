@@ -8,7 +8,7 @@ request, up to the bound on a message, before anybody has seen the token. On the
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import cached_property
 from typing import Final, NamedTuple
 from urllib.parse import unquote
 
@@ -85,7 +85,7 @@ class FlightCall:
         """How long the client may take until its first message, and then for each, sent or taken."""
         self._clock, self._patience, self._pause = clock, first_seconds, pause_seconds
 
-    @property
+    @cached_property
     def peer(self) -> str:
         """The address of the client: gRPC has it as `ipv4:10.0.0.7:40312` or `ipv6:%5B2001:db8::7%5D:40312`."""
         place = unquote(str(self._context.peer())).partition(":")[2]
@@ -110,13 +110,14 @@ class FlightCall:
                 return
 
     def _next(self) -> bytes:
+        self._begin_wait(self._patience, is_sending=False)
         try:
-            with self._waiting(is_sending=False):
-                return next(self._requests)
+            return next(self._requests)
         except grpc.RpcError as error:
             raise CallEnded from error
         finally:
             self._patience = self._pause
+            self._end_wait()
 
     def work(self) -> None:
         """Return when it is this call's turn, which it has until it waits for its client or has ended."""
@@ -131,21 +132,18 @@ class FlightCall:
             raise CallEnded
         self.work()
 
-    @contextmanager
-    def _waiting(self, *, is_sending: bool) -> Iterator[None]:
-        """A stretch in which it is the client's turn. TransferStalled once it was too long, however it ended."""
+    def _begin_wait(self, seconds: float, *, is_sending: bool) -> None:
+        """From now on it is the client's turn."""
         if self.turn is not None:
             self.turn.rest()
-        with self._lock:
-            seconds = self._pause if is_sending else self._patience
-            self._wait = Wait(self._clock.monotonic() + seconds, seconds, is_sending)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._wait = None
-            if self._stalled:
-                raise TransferStalled(self._stalled)
+        self._wait = Wait(self._clock.monotonic() + seconds, seconds, is_sending)
+
+    def _end_wait(self) -> None:
+        """TransferStalled if it was too long, however it ended."""
+        with self._lock:  # or it could be found too long afterwards
+            self._wait = None
+        if self._stalled:
+            raise TransferStalled(self._stalled)
 
     def end_if_stalled(self, now: float) -> None:
         """End it if the client has let it wait for too long; `now` is monotonic, in seconds. Called by another thread:
@@ -173,8 +171,11 @@ class FlightCall:
 
     def send(self, message: bytes) -> None:
         """Returns when gRPC has taken it, which waits for a slow client. CallEnded if it is gone."""
-        with self._waiting(is_sending=True):
+        self._begin_wait(self._pause, is_sending=True)
+        try:
             self._send(message)
+        finally:
+            self._end_wait()
         if not self._context.is_active():
             raise CallEnded
 

@@ -13,7 +13,7 @@ What passes is read by Arrow, and then validated in full by whoever takes it (`p
 import io
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,9 @@ HEADER_BYTES_MAX: Final = 64 << 10
 
 SENT_BYTES_MAX: Final = 16 << 20
 """A batch that is larger goes in several messages: a client may bound what it receives, and each is held thrice."""
+
+COPIED_BYTES_MAX: Final = 128 << 10
+"""A body that is smaller is sooner copied than read by Arrow through a file of Python's."""
 
 ITEM_BYTES: Final = 100
 """Of an item of an array as Python has it. A map of texts has three arrays beside its own: 300 bytes a pair."""
@@ -96,33 +99,39 @@ def _number(view: memoryview, kind: struct.Struct, at: int) -> int:
     return found
 
 
+class Shape(NamedTuple):
+    """A schema, and of how many arrays and buffers each of its batches is."""
+
+    schema: pa.Schema
+    arrays: int
+    buffers: int
+
+
+class SoundBatch(NamedTuple):
+    """A message whose header is that of a batch of a schema, which `BatchReader.sound` has seen."""
+
+    message: FlightData
+    cost: int
+    """What becomes of it at the most, in bytes: the batch as Arrow has it, its contents, and objects of Python."""
+
+
 class BatchReader:
     """Record batches of one schema, each from its message. `rows_max` and `pairs_max` bound a batch."""
 
-    def __init__(self, schema: pa.Schema, rows_max: int, pairs_max: int) -> None:
-        self._schema = schema
+    def __init__(self, shape: Shape, rows_max: int, pairs_max: int) -> None:
+        self._schema, self._nodes, self._buffers = shape
         self._rows_max = rows_max
         self._pairs_max = pairs_max
-        self._nodes, self._buffers = _shape_of(schema)
 
-    def read(self, message: FlightData) -> pa.RecordBatch:
-        """InvalidArgument or RequestTooLarge if the header is not such a batch's, or Arrow does not take it. What it
-        holds is not validated.
-        """
-        self._sound(message)
+    def read(self, sound: SoundBatch) -> pa.RecordBatch:
+        """InvalidArgument if Arrow does not take it. What it holds is not validated."""
         try:
-            return pa.ipc.read_record_batch(pa.ipc.read_message(_file_of(message)), self._schema)
+            return pa.ipc.read_record_batch(pa.ipc.read_message(_source_of(sound.message)), self._schema)
         except (pa.ArrowException, OSError) as error:
             raise InvalidArgument(f"the batch cannot be read: {error}") from error
 
-    def cost(self, message: FlightData) -> int:
-        """What becomes of it at the most, in bytes: the batch as Arrow has it, its contents, and objects of Python.
-        Errors as of `read`.
-        """
-        lengths = sum(length for length, _ in self._sound(message).pairs(1))
-        return 2 * len(message.body) + ITEM_BYTES * lengths
-
-    def _sound(self, message: FlightData) -> Table:
+    def sound(self, message: FlightData) -> SoundBatch:
+        """InvalidArgument or RequestTooLarge if the header is not such a batch's."""
         batch = _content_of(message, RECORD_BATCH)
         if batch.has(3):
             raise InvalidArgument("a compressed batch is not taken: write Arrow IPC without compression")
@@ -140,18 +149,19 @@ class BatchReader:
             raise RequestTooLarge(
                 f"a batch of {rows} contents: at most {self._rows_max} are allowed, with {self._pairs_max} attributes"
             )
-        return batch
+        return SoundBatch(message, 2 * len(message.body) + ITEM_BYTES * sum(length for length, _ in nodes))
 
 
-def read_schema(message: FlightData) -> pa.Schema:
+def read_shape(message: FlightData) -> Shape:
     """The schema that a stream begins with; InvalidArgument if it does not."""
     schema = _content_of(message, SCHEMA)
     if schema.number(0, _I16):
         raise InvalidArgument("a stream of big-endian numbers is not taken")
     try:
-        return pa.ipc.read_schema(pa.ipc.read_message(_file_of(message)))
+        found = pa.ipc.read_schema(pa.ipc.read_message(_source_of(message)))
     except (pa.ArrowException, OSError) as error:
         raise InvalidArgument(f"the schema cannot be read: {error}") from error
+    return Shape(found, *_counts_of(found))
 
 
 def _content_of(message: FlightData, kind: int) -> Table:
@@ -171,7 +181,7 @@ def _content_of(message: FlightData, kind: int) -> Table:
     return content
 
 
-def _shape_of(schema: pa.Schema) -> tuple[int, int]:
+def _counts_of(schema: pa.Schema) -> tuple[int, int]:
     """How many arrays and buffers each batch of a schema has."""
     empty = pa.record_batch([pa.array([], field.type) for field in schema], schema=schema).serialize()
     message = pa.ipc.read_message(empty)
@@ -198,12 +208,14 @@ class _Parts(io.RawIOBase):
         return found
 
 
-def _file_of(message: FlightData) -> pa.NativeFile:
+def _source_of(message: FlightData) -> pa.NativeFile | pa.Buffer:
     """The message as Arrow has it in a file: one that is whole, since it reads pieces as they come."""
-    header = bytes(message.header)
+    header, body = message.header, message.body
     padding = -len(header) % 8
-    start = b"".join((_PREFIX.pack(_CONTINUATION, len(header) + padding), header, bytes(padding)))
-    return pa.PythonFile(_Parts(start, message.body), mode="r")
+    start = (_PREFIX.pack(_CONTINUATION, len(header) + padding), header, bytes(padding))
+    if len(body) <= COPIED_BYTES_MAX:
+        return pa.py_buffer(b"".join((*start, body)))
+    return pa.PythonFile(_Parts(b"".join(start), body), mode="r")
 
 
 class _Collected(io.RawIOBase):

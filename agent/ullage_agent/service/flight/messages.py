@@ -102,6 +102,8 @@ def _packed(number: int) -> bytes:
 
 def _varint(view: memoryview, at: int) -> tuple[int, int]:
     """A number, and where it ends."""
+    if at < len(view) and (first := view[at]) < 0x80:  # nearly all of them
+        return first, at + 1
     number = 0
     for place, byte in enumerate(view[at : at + VARINT_BYTES_MAX]):
         number |= (byte & 0x7F) << 7 * place

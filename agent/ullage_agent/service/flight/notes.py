@@ -7,9 +7,8 @@ from typing import Any
 from ullage.contract import Right
 from ullage.embedded.bulk import ContentSink
 from ullage.interface.values import CheckedAttributes
-from ullage.uuids import format_uuid
 from ullage.wire.needs import REFUSALS, is_audited
-from ullage_agent.service.audit import IDS_MAX, Audit, reason_of
+from ullage_agent.service.audit import IDS_MAX, Audit, Ids, reason_of
 from ullage_agent.service.flight.calls import CallEnded, FlightCall
 
 
@@ -20,7 +19,7 @@ class Note:
         self.operation = name
         self.rights: Sequence[Right] = ()
         self.about = b""
-        self.ids: Sequence[str] = []
+        self.ids: Ids = []
         self.bytes = 0
         self._audit = audit
         self._call = call
@@ -59,13 +58,14 @@ class CountedSink:
     def __init__(self, sink: ContentSink, note: Note) -> None:
         self._sink = sink
         self._note = note
-        self._ids: list[str] = []
+        self._ids: list[bytes] = []
         note.ids = self._ids
 
     def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
         """See `ContentSink`."""
+        size = sum(map(len, contents))  # before they are stored: afterwards the processor's cache has none of them
         stored = self._sink.batch(contents, attributes)
-        self._count(stored, sum(map(len, contents)))
+        self._count(stored, size)
         return stored
 
     def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
@@ -81,4 +81,4 @@ class CountedSink:
 
     def _count(self, stored: Sequence[bytes], size: int) -> None:
         self._note.bytes += size
-        self._ids += map(format_uuid, stored[: max(0, IDS_MAX + 1 - len(self._ids))])
+        self._ids += stored[: max(0, IDS_MAX + 1 - len(self._ids))]

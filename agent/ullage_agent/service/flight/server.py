@@ -32,10 +32,10 @@ from ullage.wire.tickets import ContentTicket, FlightAction, TableTicket, rights
 from ullage_agent.service.access import Principal, authorize_all, bearer
 from ullage_agent.service.audit import TEXT_MAX
 from ullage_agent.service.flight.calls import CallEnded, FlightCall
-from ullage_agent.service.flight.ipc import BatchReader, packed_stream, read_schema
+from ullage_agent.service.flight.ipc import BatchReader, packed_stream
 from ullage_agent.service.flight.messages import pack_action_type, pack_put_result, parse_flight_data
 from ullage_agent.service.flight.notes import CountedSink, Note
-from ullage_agent.service.flight.puts import Puts, require_columns
+from ullage_agent.service.flight.puts import Puts, read_put_shape
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
 from ullage_agent.service.limits import DECODED_TIMES, MIB
@@ -197,7 +197,7 @@ class FlightServer:
         command = tickets.parse_command(descriptor.command or b"")
         sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
         limits = self._terms.limits
-        reader = BatchReader(require_columns(read_schema(first)), limits.batch, limits.batch_attributes)
+        reader = BatchReader(read_put_shape(first), limits.batch, limits.batch_attributes)
         sending = self._uploads.under_way(principal, note.operation)
         with sending as upload, closing(self._batches(call, reader, upload)) as batches:
             Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
@@ -208,10 +208,11 @@ class FlightServer:
             if not (message.header or message.body):
                 continue
             upload.bytes += len(message.body)
-            with self._terms.budget.take(call.principal, reader.cost(message)):
+            sound = reader.sound(message)
+            with self._terms.budget.take(call.principal, sound.cost):
                 call.work()
-                yield reader.read(message)
-            del message  # it would be kept until the next one has come
+                yield reader.read(sound)
+            del message, sound  # they would be kept until the next one has come
 
     def _get(self, call: FlightCall, note: Note) -> None:
         schema, batches = self._asked_for(call, note)

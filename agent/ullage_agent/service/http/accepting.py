@@ -12,18 +12,38 @@ from typing import Any, Final
 
 import uvicorn
 
+from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.crowd import Crowd
 from ullage_agent.service.limits import Limits
+
+AT_ONCE_MAX: Final = 64
+"""Connections that are let in at a time, before the loop goes on with those that it has."""
+
+ROUNDS: Final = 8
+ROUND_SECONDS: Final = 0.001
+"""How often the loop has looked at everything before a connection loses its place to another: its request may have come
+already, and if it is among many that came at once nobody has read it yet.
+"""
 
 REST_SECONDS: Final = 0.1
 """After an accept that failed, for which the process or the machine lacks something: descriptors, memory."""
 
 
+Address = tuple[str, int]
+
+
 class Seat:
     """One connection's, which another may get."""
 
-    def __init__(self, crowd: Crowd, sock: socket.socket) -> None:
+    def __init__(self, crowd: "Crowd[Seat]", sock: socket.socket, address: Address, entered: int) -> None:
         self.crowd = crowd
+        self.address = address
+        """Of its other end, known also when that is gone."""
+
+        self.peer = client_of(address[0])
+        self.entered = entered
+        """In which of the door's rounds."""
+
         self.transport: asyncio.Transport | None = None
         self._sock = sock
 
@@ -40,38 +60,89 @@ async def serve(
     server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None = None
 ) -> None:
     """Run a server whose protocol is `guarded` on a listening socket until it is told to exit; no signal is its own."""
-    running = asyncio.create_task(server._serve([]))  # noqa: SLF001 - `serve` would take the signals
-    accepting = asyncio.create_task(_accept(server, sock, limits, context))
+    door = Door(server, sock, limits, context)
+    door.open()
     try:
-        await asyncio.wait([running, accepting], return_when=asyncio.FIRST_COMPLETED)
-        await running
+        await server._serve([])  # noqa: SLF001 - `serve` would take the signals
     finally:
-        accepting.cancel()
+        door.close()
         sock.close()
 
 
-async def _accept(server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None) -> None:
-    loop = asyncio.get_running_loop()
-    crowd = Crowd(limits.connections, limits.connections_per_peer)
-    welcoming: set[asyncio.Task[None]] = set()
-    try:
-        while not server.should_exit:
-            try:
-                found, address = await loop.sock_accept(sock)
-            except OSError:
-                crowd.make_room()  # its descriptor may be what is missing
-                await asyncio.sleep(REST_SECONDS)
-                continue
-            seat = Seat(crowd, found)
-            if not crowd.enter(seat, address[0]):
-                found.close()
-                continue
-            task = loop.create_task(_welcome(server, seat, found, limits, context))
-            welcoming.add(task)
-            task.add_done_callback(welcoming.discard)
-    finally:
-        for task in welcoming:
+class Door:
+    """Lets in whoever connects to one listening socket, which does not block. All calls come from its event loop."""
+
+    def __init__(
+        self, server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None
+    ) -> None:
+        self._server = server
+        self._sock = sock
+        self._limits = limits
+        self._context = context
+        self._crowd: Crowd[Seat] = Crowd(limits.connections, limits.connections_per_peer)
+        self._welcoming: set[asyncio.Task[None]] = set()
+        self._round = 0
+        self._next: tuple[socket.socket, Address] | None = None
+        """A connection whose place somebody has who has not been heard yet."""
+
+        self._rest: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def open(self) -> None:
+        """Begin to let them in."""
+        self._rest = None
+        self._loop.add_reader(self._sock, self._come)
+        if self._next is not None:
+            self._come()
+
+    def close(self) -> None:
+        """Let nobody in any more, and drop who is on the threshold."""
+        self._close_for(None)
+        if self._next is not None:
+            self._next[0].close()
+        for task in self._welcoming:
             task.cancel()
+
+    def _close_for(self, seconds: float | None) -> None:
+        self._loop.remove_reader(self._sock)
+        if self._rest is not None:
+            self._rest.cancel()
+        self._rest = None if seconds is None else self._loop.call_later(seconds, self.open)
+
+    def _come(self) -> None:
+        # Many at a time: the loop calls this once each time that it has looked at everything, which under load is ten
+        # times a second. One at a time, whoever opened a thousand connections kept all others out for a minute.
+        self._round += 1
+        for _ in range(AT_ONCE_MAX):
+            try:
+                if self._server.should_exit:
+                    return
+                found, address = self._next or self._sock.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:  # it is gone already
+                continue
+            except OSError:
+                self._crowd.make_room()  # its descriptor may be what is missing
+                self._close_for(REST_SECONDS)
+                return
+            first = self._crowd.in_the_way(address[0])
+            if first is not None and self._round - first.entered < ROUNDS:
+                self._next = found, address
+                self._close_for(ROUND_SECONDS)
+                return
+            self._next = None
+            self._let_in(found, address)
+
+    def _let_in(self, found: socket.socket, address: Address) -> None:
+        found.setblocking(False)
+        seat = Seat(self._crowd, found, address, self._round)
+        if not self._crowd.enter(seat, address[0]):
+            found.close()
+            return
+        task = self._loop.create_task(_welcome(self._server, seat, found, self._limits, self._context))
+        self._welcoming.add(task)
+        task.add_done_callback(self._welcoming.discard)
 
 
 async def _welcome(

@@ -4,7 +4,8 @@ A connection waits from its beginning until a request's headers are there, and b
 connections and says nothing, or says it slowly, loses them to those who ask something.
 """
 
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
 
 from ullage_agent.service.addresses import client_of
 
@@ -17,43 +18,49 @@ class Connected(Protocol):
         ...
 
 
-class Crowd:
+C = TypeVar("C", bound=Connected)
+
+
+class Crowd(Generic[C]):
     """The connections of one listener. All calls come from its event loop."""
 
     def __init__(self, connections_max: int, per_peer_max: int) -> None:
         self._connections_max = connections_max
         self._per_peer_max = per_peer_max
-        self._peers: dict[Connected, str] = {}
-        self._waiting: dict[str, dict[Connected, None]] = {}
-        self._longest: dict[Connected, None] = {}
+        self._peers: dict[C, str] = {}
+        self._waiting: dict[str, dict[C, None]] = {}
+        self._longest: dict[C, None] = {}
         self._counts: dict[str, int] = {}
 
-    def enter(self, connection: Connected, address: str) -> bool:
+    def enter(self, connection: C, address: str) -> bool:
         """Let it in to wait, in the place of another if need be; False where nobody can go, as all are at work."""
         peer = client_of(address)
-        if self._counts.get(peer, 0) >= self._per_peer_max and not self._make_room(self._waiting.get(peer, {})):
-            return False
-        if len(self._peers) >= self._connections_max and not self._make_room(self._longest):
-            return False
+        for waiting in self._too_full(peer):
+            if not self._make_room(waiting):
+                return False
         self._peers[connection] = peer
         self._counts[peer] = self._counts.get(peer, 0) + 1
         self.wait(connection)
         return True
 
-    def wait(self, connection: Connected) -> None:
+    def in_the_way(self, address: str) -> C | None:
+        """Who will have to go first if somebody of this address enters now, if anybody."""
+        return next((connection for waiting in self._too_full(client_of(address)) for connection in waiting), None)
+
+    def wait(self, connection: C) -> None:
         """It begins to wait for a request."""
         if (peer := self._peers.get(connection)) is not None:
             self.work(connection)
             self._waiting.setdefault(peer, {})[connection] = None
             self._longest[connection] = None
 
-    def work(self, connection: Connected) -> None:
+    def work(self, connection: C) -> None:
         """It has a request: nobody else takes its place."""
         self._longest.pop(connection, None)
         if waiting := self._waiting.get(self._peers.get(connection, "")):
             waiting.pop(connection, None)
 
-    def leave(self, connection: Connected) -> None:
+    def leave(self, connection: C) -> None:
         """It is gone. Safe to call twice."""
         self.work(connection)
         if (peer := self._peers.pop(connection, None)) is None:
@@ -67,7 +74,14 @@ class Crowd:
         """End the one that has waited longest, if any waits."""
         self._make_room(self._longest)
 
-    def _make_room(self, waiting: dict[Connected, None]) -> bool:
+    def _too_full(self, peer: str) -> Iterator[dict[C, None]]:
+        """Of what there are too many for one more of a peer: those of them who wait."""
+        if self._counts.get(peer, 0) >= self._per_peer_max:
+            yield self._waiting.get(peer, {})
+        if len(self._peers) >= self._connections_max:
+            yield self._longest
+
+    def _make_room(self, waiting: dict[C, None]) -> bool:
         longest = next(iter(waiting), None)
         if longest is None:
             return False

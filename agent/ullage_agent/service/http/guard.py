@@ -17,13 +17,10 @@ from ullage.wire.needs import REFUSALS, is_audited
 from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
-from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.answers import headers_of
+from ullage_agent.service.http.protocol import ALWAYS_ANSWERED
 from ullage_agent.service.http.served import Served, Stranger
 from ullage_agent.service.log import logger
-
-ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
-"""Whoever watches must get an answer when everybody else gets none."""
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
@@ -34,9 +31,6 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 2.0
 """How much of an unwanted body is taken in, and for how long, before its connection is closed."""
-
-KNOWN_MAX: Final = 10_000
-"""Tokens of which it is remembered whose they are."""
 
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -55,8 +49,6 @@ class Guard:
         self.under_way = 0
         self._of_peer: Counter[str] = Counter()
         self._log = logger("audit")
-        self._known: dict[int, str] = {}
-        """Whose headers of authorization are, by their hash: for the next request, before its token is looked at."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -65,16 +57,12 @@ class Guard:
         # As it was sent: what a name holds (a slash, dots) is no part of the path. `admit` decodes the names.
         scope["path"] = scope["raw_path"].decode("ascii")
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
-        token = hash(next((value for name, value in scope["headers"] if name == b"authorization"), b""))
-        peer = client_of((scope.get("client") or ("",))[0])
+        state: Any = scope["state"]
         try:
-            if scope["path"] not in ALWAYS_ANSWERED:
-                await self._served.starts.begin(self._known.get(token) or peer)
-            await self._answer(scope, exchange, peer)
+            await self._answer(scope, exchange)
         finally:
-            state = scope.get("state", {})
             if "principal" in state and state["principal"].holder:
-                self._know(token, state["principal"].name)
+                self._served.starts.know(state["token"], state["principal"].name)
             if state.get("is_counted"):
                 self._served.quota.give_back(state["principal"])
             if "room" in state:
@@ -82,12 +70,8 @@ class Guard:
             self._measure(scope, exchange)
             self._note(scope, exchange)
 
-    def _know(self, token: int, name: str) -> None:
-        if len(self._known) >= KNOWN_MAX:
-            self._known.clear()
-        self._known[token] = name
-
-    async def _answer(self, scope: Any, exchange: "_Exchange", peer: str) -> None:
+    async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
+        peer = scope["state"]["peer"]
         if scope["path"] not in ALWAYS_ANSWERED:
             is_open = isinstance(self._served.authenticator, Anonymous)
             if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):
@@ -97,6 +81,9 @@ class Guard:
             if self._served.is_stopping:
                 await exchange.refuse(ServiceStopping("the service is stopping: ask again when it is back"))
                 return
+            if "is_too_much" in scope["state"]:
+                await exchange.refuse(ServiceBusy("too much waits already of what was sent"))
+                return
             if self.under_way >= self._served.limits.requests:
                 await exchange.refuse(ServiceBusy(f"{self.under_way} requests are under way already"))
                 return
@@ -105,7 +92,7 @@ class Guard:
                 await exchange.refuse(ServiceBusy(f"{count} requests of {peer} are under way of which nobody is known"))
                 return
         self.under_way += 1
-        stranger = scope.setdefault("state", {})["stranger"] = Stranger(self._of_peer, peer)
+        stranger = scope["state"]["stranger"] = Stranger(self._of_peer, peer)
         try:
             await self._app(scope, exchange.receive, exchange.send)
         finally:

@@ -10,6 +10,7 @@ from litestar.params import QueryParameter
 from ullage.contract import Right
 from ullage.embedded.content import HandlePut, ReadableContent
 from ullage.errors import HandleDeleted, HandleNotFound, RequestTooLarge
+from ullage.uuids import format_uuids
 from ullage.wire import operations
 from ullage.wire.content import HandleContent, HandleHead, HandlePage, StoredBatch, StoredHandle
 from ullage.wire.documents import LifetimeName
@@ -35,7 +36,7 @@ async def put(asked: Asked, ttl: Ttl = "0s", lifetime: LifetimeName = "default")
         def stored(id: str) -> StoredHandle:
             return StoredHandle(id=id, size=size, handle=f"{id}@{asked.repository.node}")
 
-        return stored(content.commit(attributes, ttl_millis, lambda ids: asked.remember(stored(ids[0]))))
+        return stored(content.commit(attributes, ttl_millis, lambda made: asked.remember(stored(made))))
 
     return await store(asked.request, lambda: asked.repository.handles.begin(lifetime_of(lifetime)), commit)
 
@@ -43,13 +44,17 @@ async def put(asked: Asked, ttl: Ttl = "0s", lifetime: LifetimeName = "default")
 @serves(operations.PUT_HANDLES, once=True)
 def put_batch(asked: Asked) -> StoredBatch:
     contents, attributes = contents_of(asked.data.items)
-    return asked.stored(
+
+    def stored(uuids: list[bytes]) -> StoredBatch:
+        return asked.stored(format_uuids(uuids))
+
+    return stored(
         asked.repository.handles.store(
             contents,
             attributes,
             ttl_millis=millis_of(asked.data.ttl, "ttl"),
             lifetime=lifetime_of(asked.data.lifetime),
-            also=lambda ids: asked.remember(asked.stored(ids)),
+            also=lambda uuids: asked.remember(stored(uuids)),
         )
     )
 

@@ -1,49 +1,68 @@
-"""uvicorn's HTTP/1.1 with bounds it lacks: how large headers may be, and how long they may take.
+"""uvicorn's HTTP/1.1 with what it lacks: bounds of how large headers may be, and how long they may take, and an order
+in which requests are begun.
 
-Without them a connection that never says anything, or never stops saying headers, costs a descriptor or all memory.
+Without bounds a connection that never says anything, or never stops saying headers, costs a descriptor or all memory.
 """
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ullage_agent.service.http.accepting import Seat
+from ullage_agent.service.http.starts import HeldRequest, Starts
 from ullage_agent.service.limits import Limits
 
 LINGER_BYTES: Final = 1 << 20
 LINGER_SECONDS: Final = 2.0
 """What is taken in, and for how long, after a request that is none was refused."""
 
+PIPELINED_MAX: Final = 16
+"""Requests that a connection may send before the first one is answered: thousands fit into what is read at once."""
+
 READ_BYTES: Final = 256 << 10
 """What asyncio reads at once: so much of a body may come along with a head."""
 
 
-class HeadersTooLarge(ValueError):
+ALWAYS_ANSWERED: Final = ("/healthz", "/readyz")
+"""Whoever watches must get an answer when everybody else gets none."""
+
+
+class RefusedBytes(ValueError):
     """Raised inside the parser, which turns it into a 400 and closes."""
 
 
-def guarded(limits: Limits) -> type[asyncio.Protocol]:
+def guarded(limits: Limits, starts: Starts | None) -> type[asyncio.Protocol]:
     """The protocol of one server."""
-    return type("GuardedProtocol", (_GuardedProtocol,), {"limits": limits})
+    return type("GuardedProtocol", (_GuardedProtocol,), {"limits": limits, "starts": starts})
 
 
 class _GuardedProtocol(HttpToolsProtocol):
     limits: ClassVar[Limits]
+    starts: ClassVar[Starts | None]
     seat: Seat
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.seat.transport = transport
+        self.client = self.seat.address
         self._head_bytes = self._raw_bytes = 0
         self._is_in_head = True
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
+        self._held: HeldRequest | None = None
+        self._begun: Any = None
+        """The request that was begun last, with its answer."""
+
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.seat.crowd.leave(self.seat)
+        if self.starts is not None and self._held is not None:
+            self.starts.drop(self._held)
         self._disarm()
         super().connection_lost(exc)
 
@@ -54,6 +73,9 @@ class _GuardedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
             return
         self._is_refused = True
+        if self._begun is not None:
+            self._begun.disconnected = True  # what it answers must not come behind the end
+            self._begun.message_event.set()
         body = msg.encode()
         transport.write(
             b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
@@ -97,8 +119,33 @@ class _GuardedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._is_in_head = False
         self._disarm()
-        self.seat.crowd.work(self.seat)
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise RefusedBytes(f"more than {PIPELINED_MAX} requests were sent before the first one was answered")
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        held = self._held
+        if held is None or self.starts is None or self.starts.grow(held, len(body)):
+            return
+        cycle: Any = self.cycle
+        cycle.body.clear()
+        cycle.scope["state"]["is_too_much"] = True
+        self.flow.pause_reading()  # the rest would come for nothing
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        start = partial(self._begin, cycle, app)
+        scope = cycle.scope
+        scope["state"]["peer"], scope["state"]["token"] = self.seat.peer, token_of(scope["headers"])
+        if self.starts is None or scope["path"] in ALWAYS_ANSWERED:
+            start()
+        else:
+            self._held = self.starts.begin(scope["state"]["token"], self.seat.peer, start)
+
+    def _begin(self, cycle: Any, app: Any) -> None:
+        self._held, self._begun = None, cycle
+        self.seat.crowd.work(self.seat)
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         self.seat.crowd.wait(self.seat)
@@ -107,7 +154,7 @@ class _GuardedProtocol(HttpToolsProtocol):
     def _count(self, count: int) -> None:
         self._head_bytes += count
         if self._head_bytes > self.limits.header_bytes:
-            raise HeadersTooLarge(f"headers above {self.limits.header_bytes} bytes")
+            raise RefusedBytes(f"headers above {self.limits.header_bytes} bytes")
 
     def _arm(self) -> None:
         """From the connection, or the first byte of a request, until its headers are complete."""
@@ -125,12 +172,18 @@ class _GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
 
-def configured(app: Any, limits: Limits, stop_seconds: float) -> uvicorn.Config:
+def token_of(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """A hash of the token that a request comes with: however it spells the rest of that header, it is the same one."""
+    given = next((value for name, value in headers if name == b"authorization"), b"")
+    return hash(tuple(given.split()[1:]))
+
+
+def configured(app: Any, limits: Limits, stop_seconds: float, starts: Starts | None = None) -> uvicorn.Config:
     """What every listener is run with: no signals, no logs and no headers of uvicorn's own."""
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http=guarded(limits),
+        http=guarded(limits, starts),
         ws="none",
         lifespan="off",
         loop="none",

@@ -68,13 +68,13 @@ class Served:
         self.limits = limits
         self.budget = budget
         self.turns = turns
-        self.starts = Starts(turns)
+        self.starts = Starts(turns, limits)
         self.audit = logger("audit")
         self.trail = audit
         self._log = logger("reclamation")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
-        self._actors = Actors(self.repository, authenticator, limits)
+        self.actors = Actors(self.repository, authenticator, limits)
         self.sessions = Sessions(host.clock, limits)
         self.uploads = Uploads(host.clock)
         for held in (self.sessions.held, self.uploads.held):
@@ -87,7 +87,7 @@ class Served:
 
     def acting_for(self, principal: Principal) -> EmbeddedRepository:
         """The repository for whoever asks."""
-        return self._actors.of(principal)
+        return self.actors.of(principal)
 
     async def create(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what may wait for room, in turn."""
@@ -106,6 +106,11 @@ class Served:
             return await asyncio.get_running_loop().run_in_executor(threads, work)
         finally:
             turn.rest()
+
+    def stop(self) -> None:
+        """Refuse whatever is asked from now on, and what has not been begun."""
+        self.is_stopping = True
+        self.starts.end()
 
     def close(self) -> None:
         """Let calls under way end. Then no session and no run is left."""

@@ -4,57 +4,122 @@ Beginning one takes the event loop half a millisecond, also if it is refused. Wh
 the next as soon as one is answered, would have everybody else's wait behind all of them at each step. A request that
 has been begun and waits for its turn is no nearer to its end than one that has not been begun, so while several are
 there no more are begun than what keeps a principal's turns busy.
+
+What is held until then is a head, and what has come of a body. Its connection may be had by others, as that of one who
+has not said anything yet, and when that ends nothing is left of the request.
 """
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Final
 
 from ullage_agent.service.fairness import FairTurns
+from ullage_agent.service.limits import Limits
 
 AHEAD_MAX: Final = 16
 """Requests of one principal that wait for a turn while others are not begun. It shares its turns with what it asks over
 Flight and the Unix socket, of which it may have a hundred waiting: with fewer over HTTP these would starve.
 """
 
-HELD_MAX: Final = 512
-"""Requests of one that are not begun: each holds what has come of its body, though its client may be gone. What comes
-beyond is begun, and meets the quotas.
+STRANGERS: Final = 8
+"""Requests of an address that are begun at a time with tokens that nobody has seen yet, each with another one: behind a
+Service hundreds of clients have the same address.
 """
+
+KNOWN_MAX: Final = 10_000
+"""Tokens of which it is remembered whose they are."""
+
+Whose = tuple[bool, str]
+"""Whether it is known who asks, and the name or else the address."""
+
+
+class HeldRequest:
+    """A request that is not begun."""
+
+    __slots__ = ("bytes", "start", "token", "whose")
+
+    def __init__(self, whose: Whose, token: int, start: Callable[[], None]) -> None:
+        self.whose = whose
+        self.token = token
+        self.start = start
+        self.bytes = 0
+        """What has come of its body."""
 
 
 class Starts:
     """Those of one event loop, which makes all calls."""
 
-    def __init__(self, turns: FairTurns) -> None:
+    def __init__(self, turns: FairTurns, limits: Limits) -> None:
         self._turns = turns
-        self._begun: set[str] = set()
-        """Whose requests were begun since the loop last looked at what has come."""
+        self._bytes_max, self._bytes_each_max = limits.held_bytes, limits.held_bytes_each
+        self._known: dict[int, str] = {}
+        self._begun: Counter[Whose] = Counter()
+        """How many requests of each were begun since the loop last looked at what has come."""
 
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """Requests that are not begun, of each."""
+        self._held: dict[Whose, dict[int, dict[HeldRequest, None]]] = {}
+        """Those of each, by their tokens: in the order in which these have their turns, and they came."""
+
+        self._bytes: Counter[Whose] = Counter()
+        self.held = (0, 0)
+        """How many requests are not begun, and the bytes of their bodies; any thread may look."""
 
         self._ahead: Counter[str] = Counter()
-        """How many of each one's wait for a turn."""
+        """How many of each principal's wait for a turn."""
 
-        self._is_coming = False
-        """Whether the loop will call `_next` as soon as it has looked at what has come."""
+        self._is_coming = self._is_ending = False
+        """Whether the loop will call `_next` as soon as it has looked at what has come; whether nothing is held."""
 
-    async def begin(self, whose: str) -> None:
-        """Return when it is this one's turn."""
-        if whose not in self._begun and whose not in self._waiting and self._may(whose):
-            self._begun.add(whose)
+    def begin(self, token: int, peer: str, start: Callable[[], None]) -> HeldRequest | None:
+        """Call `start` now, or when it is this one's turn: then what is held until it is called, or dropped."""
+        name = self._known.get(token)
+        whose = (False, peer) if name is None else (True, name)
+        if whose not in self._held and self._room(whose):
+            self._begun[whose] += 1
             self._look()
-            return
-        held = self._waiting.setdefault(whose, deque())
-        if len(held) >= HELD_MAX:
-            return
-        given = asyncio.get_running_loop().create_future()
-        held.append(given)
+            start()
+            return None
+        held = HeldRequest(whose, token, start)
+        self._held.setdefault(whose, {}).setdefault(token, {})[held] = None
+        self._count(1, 0)
         self._look()
-        await given
+        return held
+
+    def grow(self, held: HeldRequest, count: int) -> bool:
+        """So many bytes of its body have come; False if nobody may have that many, and they are to be thrown away."""
+        of_each, of_all = self._bytes[held.whose] + count, self.held[1] + count
+        fits = of_each <= self._bytes_each_max and of_all <= self._bytes_max
+        more = count if fits else -held.bytes
+        held.bytes += more
+        self._bytes[held.whose] += more
+        self._count(0, more)
+        return fits
+
+    def drop(self, held: HeldRequest) -> None:
+        """Nobody waits for it any more, or it is begun."""
+        lines = self._held[held.whose]
+        del lines[held.token][held]
+        if not lines[held.token]:
+            del lines[held.token]
+        if not lines:
+            del self._held[held.whose]
+        self._count(-1, -held.bytes)
+        self._bytes[held.whose] -= held.bytes
+        if not self._bytes[held.whose]:
+            del self._bytes[held.whose]
+
+    def know(self, token: int, name: str) -> None:
+        """Whose a token is, from the next request on."""
+        if len(self._known) >= KNOWN_MAX:
+            self._known.clear()
+        self._known[token] = name
+
+    def end(self) -> None:
+        """Hold nothing any more: all of it is refused."""
+        self._is_ending = True
+        self._look()
 
     @contextmanager
     def ahead(self, whose: str) -> Iterator[None]:
@@ -66,26 +131,40 @@ class Starts:
             self._ahead[whose] -= 1
             if not self._ahead[whose]:
                 del self._ahead[whose]
-            if whose in self._waiting:
+            if (True, whose) in self._held:
                 self._look()
 
-    def _may(self, whose: str) -> bool:
-        return self._ahead[whose] < AHEAD_MAX or not self._turns.is_shared
+    def _room(self, whose: Whose) -> int:
+        """How many more of these may be begun before the loop looks at what has come."""
+        is_known, name = whose
+        if is_known and not self._is_ending and self._ahead[name] >= AHEAD_MAX and self._turns.is_shared:
+            return 0
+        return (1 if is_known else STRANGERS) - self._begun[whose]
+
+    def _count(self, requests: int, count: int) -> None:
+        self.held = self.held[0] + requests, self.held[1] + count
 
     def _look(self) -> None:
         if not self._is_coming:
             self._is_coming = True
-            asyncio.get_running_loop().call_soon(self._next)
+            # With a context of its own: what is begun must not take itself for that of whose end it was told.
+            asyncio.get_running_loop().call_soon(self._next, context=Context())
 
     def _next(self) -> None:
         self._is_coming = False
-        self._begun = {whose for whose in self._waiting if self._may(whose)}
-        for whose in self._begun:
-            queue = self._waiting[whose]
-            given = queue.popleft()
-            if not queue:
-                del self._waiting[whose]
-            if not given.done():  # else nobody waits any more
-                given.set_result(None)
+        self._begun.clear()
+        for whose in list(self._held):
+            for held in self._due(whose):
+                self._begun[whose] += 1
+                self.drop(held)
+                held.start()
         if self._begun:
             self._look()
+
+    def _due(self, whose: Whose) -> Sequence[HeldRequest]:
+        """The next to be begun, each with another token; these come last the next time."""
+        lines = self._held[whose]
+        found = list(lines)[: self._room(whose)]
+        for token in found:
+            lines[token] = lines.pop(token)
+        return [next(iter(lines[token])) for token in found]

@@ -24,6 +24,7 @@ from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Head
 from ullage.wire.needs import FRAME_RIGHTS, REFUSALS, is_audited
 from ullage.wire.problems import is_expected, problem_of
 from ullage_agent.service.access import Principal, authorize_all
+from ullage_agent.service.audit import Ids
 from ullage_agent.service.listening import Certificate, Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
@@ -56,7 +57,7 @@ class Connection:
         self._certificate = certificate
         self._quota = quota
         self._is_counted = False
-        self._noted: Sequence[str | bytes] = ()
+        self._noted: Ids = ()
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
         self._revoked: Exception | None = None
@@ -243,8 +244,8 @@ class Connection:
             contents.append(body[at : at + length])
             at += length
         attributes, terms = _terms(head)
-        ids = self._noted = self._handles.store(contents, attributes, **terms)
-        self._send(FrameKind.STORED, header.request, *map(parse_uuid, ids))
+        uuids = self._noted = self._handles.store(contents, attributes, **terms)
+        self._send(FrameKind.STORED, header.request, *uuids)
 
     def _put_stream(self, header: Header, body: bytes) -> None:
         """The content comes in DATA frames up to END; after a refusal what is left of it is skipped."""
