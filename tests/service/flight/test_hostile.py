@@ -167,6 +167,18 @@ def test_names_that_are_not_utf8_are_refused(peer: Peer, sent: raw.Raw, schema: 
     assert stored(peer) == 0
 
 
+def test_a_schema_that_is_known_comes_with_nothing_else(peer: Peer, sent: raw.Raw) -> None:
+    """A header that was taken is not read again: what comes beside it is looked at all the same."""
+    known = raw.schema_message(ONE.schema)
+
+    assert sent.put(known, raw.batch_message(ONE)).status == grpc.StatusCode.OK
+    answer = sent.put(known + raw.field(1_000, bytes(8)), raw.batch_message(ONE))
+
+    assert (answer.status, answer.slug) == (INVALID, "invalid-argument"), answer
+    assert sent.put(known, raw.batch_message(ONE)).status == grpc.StatusCode.OK
+    assert stored(peer) == 2
+
+
 UNSTORABLE = {
     "a null content": (raw.contents_of([b"x", None]), "invalid-argument"),  # type: ignore[list-item]
     "a null value": (raw.with_attributes([b"x"], [[("a", None)]]), "invalid-argument"),
