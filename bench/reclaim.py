@@ -7,7 +7,7 @@ import shutil
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.rounds import seconds_of, settle
@@ -116,18 +116,23 @@ def paced(bench: Workbench) -> Iterator[Row]:
 
 
 def growth(bench: Workbench) -> Iterator[Row]:
-    """Survey and plan of ten and a hundred times the resource claims; no file is read for either."""
+    """Survey and plan of ten and a hundred times the resource claims, all of which are looked at, and of the largest
+    number where a hundredth has changed; no file is read for either.
+    """
     costs: dict[int, list[float]] = {}
     plans: dict[int, list[float]] = {}
     many = bench.sizes.recovery[1]
+    rounds = bench.sizes.pause_rounds
     counts = (many // 100, many // 10, many)
     for count in counts:
         with bench.repository("growth", flow_file=NO_SWAPPING) as repository:
             bench.say(f"registering {count:,} resource claims")
             _register(repository, count)
-            reclamation = repository.reclamation
-            costs[count] = [seconds_of(reclamation.survey) / count for _ in range(bench.sizes.pause_rounds)]
-            plans[count] = [seconds_of(repository.compactor.plan) / count for _ in range(bench.sizes.pause_rounds)]
+            costs[count] = [_anew(repository, repository.reclamation.survey) / count for _ in range(rounds)]
+            plans[count] = [_anew(repository, repository.compactor.plan) / count for _ in range(rounds)]
+            if count == many:
+                changed = tuple(plans[many][0] * count / _after_a_hundredth(repository) for _ in range(rounds))
+                yield Row("reclaim", "survey and plan after 1% changed", "all looked at", changed, target=Target(10))
     for what, found in (("survey", costs), ("survey and plan", plans)):
         base = statistics.median(found[counts[0]])
         # Over a factor of a hundred the cost of one claim grows by 100 ** (exponent - 1).
@@ -343,6 +348,20 @@ class _Foreground:
     @property
     def read_p99(self) -> float:
         return statistics.quantiles(self._reads, n=100)[98]
+
+
+def _anew(repository: Engine, call: Callable[[], object]) -> float:
+    """Seconds of a call whose survey looks at everything."""
+    repository.ledger.forget_changed()
+    return seconds_of(call)
+
+
+def _after_a_hundredth(repository: Engine) -> float:
+    """Seconds of a plan when the claims of every hundredth file have been pinned and given back."""
+    claims = [claim for entry in repository.ledger.entries() for claim in entry.live.values()][::100]
+    repository.ledger.pin(claims)
+    repository.ledger.unpin(claims)
+    return seconds_of(repository.compactor.plan)
 
 
 def _register(repository: Engine, count: int) -> None:

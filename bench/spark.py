@@ -315,7 +315,7 @@ def main() -> None:
     parser.add_argument("--dir", help="where to work: on the disk that is to be measured")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ullage-bench-", dir=options.dir) as place:
-        directory = Path(place)
+        directory = Path(place).resolve()  # sockets are named by whole paths
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each node takes a connection
         for line in fan_out([30, 100] if options.quick else [100, 300, 1_000]):

@@ -74,6 +74,24 @@ def test_the_survey_says_what_leases_hold(running: Running) -> None:
     assert after["leased_bytes"] == 0
 
 
+def test_resource_claims_come_in_pages_of_their_order(running: Running) -> None:
+    """Each page says where the next one begins, the last one that there is none; one that is not there is not found."""
+    for _ in range(5):
+        running.client.post("/v1/queues/kept/flowfiles", content=b"k" * MB)
+    everything = running.client.get("/v1/reclamation/resources").json()["resources"]
+    pages: list[list[int]] = []
+    after: int | None = 0
+    while after is not None:
+        page = running.client.get("/v1/reclamation/resources", params={"after": after, "limit": 2}).json()
+        pages.append([each["resource"] for each in page["resources"]])
+        after = page["next"]
+
+    indexes = [each["resource"] for each in everything]
+    assert indexes == sorted(indexes)
+    assert pages == [indexes[:2], indexes[2:4], indexes[4:]]
+    assert running.client.get(f"/v1/reclamation/resources/{indexes[-1] + 1}").status_code == 404
+
+
 def test_each_window_says_when_it_opens_next(tmp_path: Path) -> None:
     """In the order of the document, with the last opening, and what cannot be read with its problem."""
     with Running(document_at(tmp_path / "r", maintenance={"windows": (CLOSED,)})) as running:

@@ -1,6 +1,7 @@
 """The lineage of a FlowFile over all nodes, and its command: without a JVM."""
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from ullage_spark import fleet as asking, lineage
 from ullage_spark.fleetrows import FleetRows
 from ullage_spark.lineage import traced
 
+AWAY = "grpc://127.0.0.1:1"
 COLUMNS = ("time", "node", "type", "uuid", "parents", "children")
 
 
@@ -94,15 +96,22 @@ def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyP
     assert "no address of a node" in away.output
 
 
-def test_the_command_names_the_nodes_that_it_goes_without(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it shows may not be all."""
+def test_commands_name_the_nodes_that_they_go_without(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What they show, or export, may not be all: with a session, which takes a snapshot, and without one."""
     monkeypatch.setattr(asking, "MISSING_SECONDS", 0.1)
-    words = ["spark", "lineage", tree(fleet)[0].id, "-e", f"{fleet.endpoint},grpc://127.0.0.1:1"]
+    both = f"{fleet.endpoint},{AWAY}"
+    words = ["spark", "lineage", tree(fleet)[0].id, "-e", both]
 
     skipped = CliRunner().invoke(app, [*words, "--missing-nodes", "skip"])
     failed = CliRunner().invoke(app, words)
+    monkeypatch.setattr(command, "_session", nullcontext)  # to take a snapshot needs none
+    with command._snapshot({"endpoint": both, "missingNodes": "skip", "pushdown": "false"}) as moment:
+        told = capsys.readouterr().err
 
     assert skipped.exit_code == 0, skipped.output
-    assert "without node grpc://127.0.0.1:1" in skipped.output
-    assert failed.exit_code == 9
-    assert "grpc://127.0.0.1:1" in failed.output
+    assert f"without node {AWAY}" in skipped.output
+    assert (failed.exit_code, AWAY in failed.output) == (9, True)
+    assert [each.name for each in moment.missing] == [AWAY]
+    assert f"without node {AWAY}" in told

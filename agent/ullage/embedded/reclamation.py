@@ -1,7 +1,8 @@
 """Space over the engine's reclamation."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nsmallest
 from typing import Final
 
 from ullage.contract import (
@@ -85,9 +86,9 @@ class EmbeddedReclamation(Reclamation):
 
     def survey(self) -> Survey:
         found = self._engine.reclamation.survey()
-        held = self._engine.compactor.held_back(found)
+        held = self._engine.compactor.held_back(self._engine.reclamation.figures())
         leased: Counter[str] = Counter()
-        for figures in found.resources:
+        for figures in self._engine.reclamation.figures() if held else ():
             if figures.resource in held:
                 leased[figures.container] += figures.allocated_bytes
         usages = [documents.container_usage(figures, leased[figures.name]) for figures in found.containers]
@@ -99,23 +100,22 @@ class EmbeddedReclamation(Reclamation):
         return SpaceExplanation(millis=self._engine.clock.now_millis(), allocated_bytes=allocated, shares=shares)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
-        found, leased = self._figures()
+        found, leased = self._figures(sorted(self._engine.ledger.indexes(0)))
         yield from (documents.resource_claim_usage(figures, leased) for figures in found)
 
     def page(self, after: int, limit: int) -> ResourceClaimPage:
         """Some of them by index, from behind `after` on."""
-        found, leased = self._figures()
-        rest = [figures for figures in found if figures.resource > after]
-        page = [documents.resource_claim_usage(figures, leased) for figures in rest[:limit]]
-        return ResourceClaimPage(resources=page, next=page[-1].resource if len(rest) > limit else None)
+        indexes = nsmallest(limit + 1, self._engine.ledger.indexes(after))
+        found, leased = self._figures(indexes[:limit])
+        page = [documents.resource_claim_usage(figures, leased) for figures in found]
+        return ResourceClaimPage(resources=page, next=indexes[limit - 1] if len(indexes) > limit else None)
 
     def resource(self, index: int) -> ResourceClaimMap:
         checked_number(index, "a resource claim", 0)
-        found, leased = self._figures()
-        figures = next((figures for figures in found if figures.resource == index), None)
-        if figures is None:
+        found, leased = self._figures([index])
+        if not found:
             raise NotFound(f"there is no resource claim {index}")
-        return documents.resource_claim_map(figures, self._engine.reclamation.dead_runs(figures), leased)
+        return documents.resource_claim_map(found[0], self._engine.reclamation.dead_runs(found[0]), leased)
 
     def policies(self) -> CompactionPolicies:
         return CompactionPolicies(names=POLICIES.names(), configured=str(self._engine.spec.compaction.policy))
@@ -169,8 +169,7 @@ class EmbeddedReclamation(Reclamation):
     def runs(self) -> list[RunProgress]:
         return [run.progress for run in self._runs.all()]
 
-    def _figures(self) -> tuple[list[ResourceFigures], frozenset[int]]:
-        """By index, and which of them leases keep from being rewritten."""
-        survey = self._engine.reclamation.survey()
-        leased = self._engine.compactor.held_back(survey)
-        return sorted(survey.resources, key=lambda figures: figures.resource), leased
+    def _figures(self, indexes: Iterable[int]) -> tuple[list[ResourceFigures], frozenset[int]]:
+        """Those of these resource claims that are there, and which of them leases keep from being rewritten."""
+        found = list(self._engine.reclamation.figures(indexes))
+        return found, self._engine.compactor.held_back(found)

@@ -220,6 +220,7 @@ class Engine:
             self.provenance,
             self.clock,
             lambda: identity_problems(self._files, self.root, self.identity),
+            self.reclamation.survey_problems,
         )
 
     def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:
@@ -232,7 +233,7 @@ class Engine:
         """What gives space back, what gives it back by moving bytes, and what says where it is."""
         permission = permission or default_permission(self.spec.maintenance)
         executor = Executor(parts)
-        reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones, self.spec, permission, self._tell)
+        reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones_in, self.spec, permission, self._tell)
         rewriter = Rewriter(parts, executor, self.spec.compaction.output_size)
         compactor = Compactor(parts, reclaimer, rewriter, self.spec, self._tell)
         return reclaimer, compactor, SpaceAccount(self._files, self.root, parts, reclaimer, compactor)

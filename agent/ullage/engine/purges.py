@@ -26,16 +26,25 @@ class PurgeSchedule:
         self._lock = threading.Lock()
         self._due: list[tuple[int, bytes, int]] = []
         self._by_birth: dict[int, set[bytes]] = {}
+        self._tombstones: dict[int, set[bytes]] = {}
 
     def add(self, record: FlowFileRecord) -> None:
         """A handle is new, or has another end than before."""
         due = self.due_millis(record)
-        if due:
-            birth = _birth(record)
-            with self._lock:
-                heapq.heappush(self._due, (due, record.uuid, birth))
-                if birth != NO_BIRTH:
-                    self._by_birth.setdefault(birth, set()).add(record.uuid)
+        if not due:
+            return
+        birth = _birth(record)
+        with self._lock:
+            heapq.heappush(self._due, (due, record.uuid, birth))
+            if birth != NO_BIRTH:
+                self._by_birth.setdefault(birth, set()).add(record.uuid)
+        if record.deleted_millis and birth != NO_BIRTH:
+            with self._ledger.lock:
+                with self._lock:
+                    self._tombstones.setdefault(birth, set()).add(record.uuid)
+                # Once more: a survey that came behind the transaction, and before this, has not seen the tombstone.
+                if (entry := self._ledger.entry(birth)) is not None:
+                    self._ledger.note_changed(entry)
 
     def drop(self, records: Iterable[FlowFileRecord]) -> None:
         """These handles are there no more: to be called after the ledger has forgotten them, or for a moment nobody
@@ -87,22 +96,22 @@ class PurgeSchedule:
                 heapq.heappush(self._due, each)
         return list(uuids)
 
-    def tombstones(self) -> list[FlowFileRecord]:
-        """Deleted handles whose retention lasts: they keep their bytes, and nobody reads them."""
-        return [record for record in self.scheduled() if record.deleted_millis]
-
-    def scheduled(self) -> list[FlowFileRecord]:
-        """Handles with an end, as they are now."""
+    def tombstones_in(self, birth: int) -> list[FlowFileRecord]:
+        """Deleted handles whose retention lasts, and whose content was written to this resource claim: they keep their
+        bytes, and nobody reads them.
+        """
         with self._lock:
-            uuids = {uuid for _, uuid, _ in self._due}
-        return [record for record in map(self._ledger.find, uuids) if record is not None]
+            uuids = list(self._tombstones.get(birth, ()))
+        found = (record for record in map(self._ledger.find, uuids) if record is not None)
+        return [record for record in found if record.deleted_millis]
 
     def _drop(self, uuid: bytes, birth: int) -> None:
-        uuids = self._by_birth.get(birth)
-        if uuids is not None:
-            uuids.discard(uuid)
-            if not uuids:
-                del self._by_birth[birth]
+        for by_birth in (self._by_birth, self._tombstones):
+            uuids = by_birth.get(birth)
+            if uuids is not None:
+                uuids.discard(uuid)
+                if not uuids:
+                    del by_birth[birth]
 
 
 def _birth(record: FlowFileRecord) -> int:

@@ -114,7 +114,8 @@ class Recovery:
                 f"resource claim {unsafe[0].index} holds content that is in use, though the log promises to take some "
                 "of it away; nothing was removed"
             )
-        return [entry.claim for entry in self._ledger.entries() if entry.claim.intent != Action.NONE]
+        found = map(self._ledger.claim, sorted(self._ledger.intended))
+        return [claim for claim in found if claim is not None]
 
     def unsafe_intents(self) -> list[ResourceClaim]:
         """Promised changes that would take away what is in use, or what a record that was set aside may point at."""

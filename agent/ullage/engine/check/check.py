@@ -46,6 +46,7 @@ class CheckedParts:
     provenance: ProvenanceRepository
     clock: BelievedClock
     identity_problems: Callable[[], Iterable[str]]
+    survey_problems: Callable[[], Iterable[str]]
 
 
 def check_repository(parts: CheckedParts, *, deep: bool = False, on_progress: Progress | None = None) -> CheckReport:
@@ -86,6 +87,7 @@ class _Check:
         with self._ledger.lock:
             wrong_counts = list(self._counts())
         yield from wrong_counts
+        yield from self._parts.survey_problems()
         self.entries = list(self._ledger.entries())
         yield from self._volumes()
         for entry in self.entries:
@@ -122,6 +124,9 @@ class _Check:
         for entry in (entry for shard in self._ledger.resources for entry in shard.values()):
             yield from _wrong_counts(entry, counts.pop(entry.claim.index, {}))
         yield from (f"resource claim {index} has FlowFiles but no entry" for index in counts)
+        entries = (entry for shard in self._ledger.resources for entry in shard.values())
+        if self._ledger.intended != {entry.claim.index for entry in entries if entry.has_intent}:
+            yield f"the resource claims with an intent are not {sorted(self._ledger.intended)}"
         if any(index > self._ledger.index_ceiling for shard in self._ledger.resources for index in shard):
             yield f"a resource claim's index lies above the ceiling {self._ledger.index_ceiling}"
 

@@ -19,6 +19,7 @@ from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
+    Action,
     Answer,
     ClaimBlocks,
     ContentClaim,
@@ -137,49 +138,15 @@ class Ledger(LedgerState):
         with self.lock:
             self._view = None
 
-    def queue_name(self, number: int) -> str:
-        """A queue's name; empty for a number that no transaction defined."""
-        definition = self.queues.get(number)
-        return "" if definition is None else definition.name
-
-    def find(self, uuid: bytes) -> FlowFileRecord | None:
-        """A resident FlowFile or handle."""
-        return self.shards[uuid[0]].get(uuid)
-
-    def entry(self, index: int) -> ResourceEntry | None:
-        return self.resources[index % SHARDS].get(index)
-
-    def claim(self, index: int) -> ResourceClaim | None:
-        """The state of a resource claim, as a record."""
-        entry = self.entry(index)
-        return None if entry is None else entry.claim
-
-    def entries(self) -> Iterator[ResourceEntry]:
-        """All resource claims; shard by shard, so that each shard is a moment's truth."""
-        for shard in filter(None, self.resources):
-            with self.lock:
-                entries = list(shard.values())
-            yield from entries
-
-    def flow_files(self) -> Iterator[FlowFileRecord]:
-        """All resident FlowFiles and handles; shard by shard."""
-        for shard in filter(None, self.shards):
-            with self.lock:
-                records = list(shard.values())
-            yield from records
-
-    def claim_blocks(self, claim: ContentClaim) -> bytes | None:
-        """The block CRCs of a large base claim."""
-        found = self.blocks[claim.resource % SHARDS].get((claim.resource, claim.offset))
-        return None if found is None else found.crcs
-
     def pin(self, claims: Iterable[ContentClaim]) -> None:
         """Keep base claims readable until `unpin`. ClaimGone, nothing pinned, if one is neither live nor pinned."""
         claims = list(claims)
         with self.lock:
             self._require_usable(claims)
             for claim in claims:
-                self._entry_of(claim).pin(claim)
+                entry = self._entry_of(claim)
+                self.note_changed(entry)  # first: a signal in between leaves one note too many, not one too few
+                entry.pin(claim)
 
     def unpin(self, claims: Iterable[ContentClaim]) -> None:
         """Give pins back."""
@@ -189,6 +156,7 @@ class Ledger(LedgerState):
                 if entry is None or entry.claim.index != claim.resource:
                     entry = self.entry(claim.resource)
                 if entry is not None:
+                    self.note_changed(entry)
                     entry.unpin(claim)
                     if claim.offset not in entry.live:
                         self._drop_blocks(entry, claim)
@@ -232,6 +200,7 @@ class Ledger(LedgerState):
             claim = record.claim
             if claim is not None and (entry is None or claim.resource != resource):
                 entry = self._entry_of(claim)
+                self.note_changed(entry)
                 resource = claim.resource
             # One look-up instead of two.
             if shards[number].setdefault(uuid, record) is not record:
@@ -255,9 +224,13 @@ class Ledger(LedgerState):
             if content is not None:
                 # The new claimant first: content that is set to a slice of itself must not die on the way.
                 if content.claim is not None:
-                    self._entry_of(content.claim).add(content.claim)
+                    entry = self._entry_of(content.claim)
+                    self.note_changed(entry)
+                    entry.add(content.claim)
                 if record.claim is not None:
                     self._release_claim(record.claim, transaction, millis)
+            elif update.deleted_millis is not None and record.claim is not None:
+                self.note_changed(self._entry_of(record.claim))  # what a tombstone keeps stands apart
             shards[number][uuid] = changed
 
     def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
@@ -278,6 +251,7 @@ class Ledger(LedgerState):
     def _release_claim(self, claim: ContentClaim, transaction: int, millis: int) -> None:
         """One claimant less; the last one's end is a death, and the resource claim a candidate for reclamation."""
         entry = self._entry_of(claim)
+        self.note_changed(entry)
         if self._view is not None:
             self._view.keep_resources(claim.resource % SHARDS)
         if entry.remove(claim):
@@ -304,7 +278,7 @@ class Ledger(LedgerState):
         entry = self.resources[shard].get(operation.index)
         _require_runs(operation, transaction)
         if entry is None:
-            self.resources[shard][operation.index] = ResourceEntry(operation)
+            entry = self.resources[shard][operation.index] = ResourceEntry(operation)
             self.index_ceiling = max(self.index_ceiling, operation.index)
         else:
             if transaction:
@@ -313,6 +287,11 @@ class Ledger(LedgerState):
             # A seal that was encoded before a death, and applied after it, must not take the death back.
             entry.last_death = max(entry.last_death, operation.last_death)
             entry.last_death_millis = max(entry.last_death_millis, operation.last_death_millis)
+        if operation.intent == Action.NONE:
+            self.intended.discard(operation.index)
+        else:
+            self.intended.add(operation.index)
+        self.note_changed(entry)
 
     def _forget_resource(self, operation: ResourceClaimGone, transaction: int, millis: int) -> None:
         shard = operation.index % SHARDS
@@ -326,8 +305,11 @@ class Ledger(LedgerState):
                 f" and the content of {len(entry.sources or ())} other resource claims"
             )
         self.resources[shard].pop(operation.index, None)
-        if entry is not None and entry.relocation is not None:
-            self._leave_output(operation.index, entry.relocation)
+        self.intended.discard(operation.index)
+        if entry is not None:
+            self.note_changed(entry)
+            if entry.relocation is not None:
+                self._leave_output(operation.index, entry.relocation)
         self.released.pop(operation.index, None)
 
     def _relocate(self, operation: Relocation, transaction: int, millis: int) -> None:
@@ -353,6 +335,7 @@ class Ledger(LedgerState):
         output.sources.add(operation.source)
         entry.relocated_end = relocated_end
         entry.relocation = msgspec.structs.replace(operation, transaction=transaction) if transaction else operation
+        self.note_changed(entry)
         if before is not None and before.output != operation.output:
             self._leave_output(operation.source, before)
 
@@ -379,6 +362,7 @@ class Ledger(LedgerState):
     def _leave_output(self, source: int, relocation: Relocation) -> None:
         output = self.entry(relocation.output)
         if output is not None and output.sources is not None:
+            self.note_changed(output)
             output.sources.discard(source)
             if not output.sources:
                 output.sources = None
@@ -407,6 +391,7 @@ class Ledger(LedgerState):
             if entry.swapped is None:
                 entry.swapped = {}
             entry.swapped[operation.name] = share
+            self.note_changed(entry)
         # The file has the uuids; 160 kB of them for each would undo what swapping saves.
         self.swaps[operation.name] = msgspec.structs.replace(operation, uuids=b"")
 
@@ -476,6 +461,7 @@ class Ledger(LedgerState):
                 del entry.swapped[name]
                 if not entry.swapped:
                     entry.swapped = None
+                self.note_changed(entry)
         # | snapshot 7, file swapped | SwapIn 8 | file removed | power | restart reads 7, then 8: no file |
         self.retired_swaps[name] = transaction
         return swap.shares

@@ -118,6 +118,7 @@ def pin_many(ledger: Ledger, claims: Iterable[ContentClaim], held: list[ContentC
                 raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
             if not entry.uses(claim):
                 _require_there(ledger, claim)
+            ledger.note_changed(entry)
             entry.pin(claim)
             held.append(claim)
 

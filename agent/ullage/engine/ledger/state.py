@@ -9,10 +9,23 @@ from ullage.engine.ledger.aside import RecordsAside
 from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.staged import StagedWrites
-from ullage.engine.model import ClaimBlocks, FlowFileRecord, LeaseRecord, QueueDefinition, SetAside, SwapOut
+from ullage.engine.model import (
+    ClaimBlocks,
+    ContentClaim,
+    FlowFileRecord,
+    LeaseRecord,
+    QueueDefinition,
+    ResourceClaim,
+    SetAside,
+    SwapOut,
+)
 
 SHARDS = 256
 """A power of two, so that a uuid's first byte names its shard."""
+
+
+CHANGED_MAX = 1 << 18
+"""Changed resource claims that are noted one by one, in 20 MB; with more of them a survey looks at all."""
 
 
 class SwapContent(NamedTuple):
@@ -73,11 +86,86 @@ class LedgerState:
         the same, but looks at every one.
         """
 
+        self.intended: set[int] = set()
+        """Resource claims of which a change was promised that is not committed as done."""
+
+        self._changed: set[int] | None = None
+        """Note: resource claims whose figures are others since `take_changed`; None: any of them."""
+
         self.taken: set[int] = set()
         """Note: resource claims that a run of reclamation is about to change, and nobody else may."""
 
         self.swap_contents: dict[str, SwapContent] = {}
         """Note: swap files that were read to be swapped in, so that applying the `SwapIn` makes no system call."""
+
+    def queue_name(self, number: int) -> str:
+        """A queue's name; empty for a number that no transaction defined."""
+        definition = self.queues.get(number)
+        return "" if definition is None else definition.name
+
+    def find(self, uuid: bytes) -> FlowFileRecord | None:
+        """A resident FlowFile or handle."""
+        return self.shards[uuid[0]].get(uuid)
+
+    def entry(self, index: int) -> ResourceEntry | None:
+        return self.resources[index % SHARDS].get(index)
+
+    def claim(self, index: int) -> ResourceClaim | None:
+        """The state of a resource claim, as a record."""
+        entry = self.entry(index)
+        return None if entry is None else entry.claim
+
+    def entries(self) -> Iterator[ResourceEntry]:
+        """All resource claims; shard by shard, so that each shard is a moment's truth."""
+        for shard in filter(None, self.resources):
+            with self.lock:
+                entries = list(shard.values())
+            yield from entries
+
+    def indexes(self, after: int) -> Iterator[int]:
+        """Those of all resource claims from behind this one on, in no order; shard by shard."""
+        for shard in filter(None, self.resources):
+            with self.lock:
+                indexes = list(shard)
+            yield from (index for index in indexes if index > after)
+
+    def flow_files(self) -> Iterator[FlowFileRecord]:
+        """All resident FlowFiles and handles; shard by shard."""
+        for shard in filter(None, self.shards):
+            with self.lock:
+                records = list(shard.values())
+            yield from records
+
+    def claim_blocks(self, claim: ContentClaim) -> bytes | None:
+        """The block CRCs of a large base claim."""
+        found = self.blocks[claim.resource % SHARDS].get((claim.resource, claim.offset))
+        return None if found is None else found.crcs
+
+    def note_changed(self, entry: ResourceEntry) -> None:
+        """The figures of a resource claim's file are others now, or will be; called under the lock."""
+        changed = self._changed
+        if changed is None:
+            return
+        changed.add(entry.claim.index)
+        if entry.relocation is not None:
+            changed.add(entry.relocation.output)
+        if len(changed) > CHANGED_MAX:  # nobody asks: indexes of files that came and went would pile up
+            self._changed = None
+
+    def take_changed(self) -> set[int] | None:
+        """Resource claims whose figures may be others since the last call; None: any of them."""
+        with self.lock:
+            taken, self._changed = self._changed, set()
+        return taken
+
+    def forget_changed(self) -> None:
+        """Whoever took the changes did not come to use them: any may have changed."""
+        with self.lock:
+            self._changed = None
+
+    def is_changed(self, index: int) -> bool:
+        """Whether a resource claim's figures may be others since `take_changed`; called under the lock."""
+        return self._changed is None or index in self._changed
 
     def take(self, indexes: set[int]) -> bool:
         """Nobody else changes these resource claims until they are given back; False, none taken, if one is in other

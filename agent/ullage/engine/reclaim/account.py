@@ -66,7 +66,7 @@ class SpaceAccount:
         grounds = self._grounds(survey, spec)
         shares = [
             share
-            for figures in survey.resources
+            for figures in self._reclaimer.figures()
             for share in shares_of(figures, self._dead(figures), grounds)
             if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING)
         ]
@@ -80,13 +80,13 @@ class SpaceAccount:
         """Every allocated byte below the root and the containers, by what it is there for. Reads all directories."""
         survey = self._reclaimer.survey()
         grounds = self._grounds(survey, spec)
-        figures = {one.resource: one for one in survey.resources}
+        figures = {one.resource: one for one in self._reclaimer.figures()}
         containers = [one for one in self._parts.content.containers.values() if isinstance(one, ContainerDirectory)]
         paths = {container.path for container in containers}
         shares = list(self._of_root(paths))
         elsewhere = self._parts.content.containers.keys() - {container.name for container in containers}
         for one in (
-            survey.resources if elsewhere else ()
+            figures.values() if elsewhere else ()
         ):  # in memory, or a package's own: there are no files to look at
             if one.container in elsewhere:
                 shares += shares_of(one, self._dead(one), grounds)
@@ -202,7 +202,7 @@ class SpaceAccount:
     def _leases(self, survey: SpaceSurvey) -> dict[int, Obstacle]:
         """Which files leases keep from being rewritten, and until when."""
         found: dict[int, Obstacle] = {}
-        leased = self._compactor.held_back(survey)
+        leased = self._compactor.held_back(survey.resources)
         if not leased:
             return found
         standing = [lease for lease in self._parts.ledger.leases.values() if lease.expires_millis > survey.millis]

@@ -9,7 +9,7 @@ and leaves alone what is in other hands.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -28,7 +28,7 @@ from ullage.engine.reclaim.policies import load_policy
 from ullage.engine.reclaim.reclamation import Reclaimer
 from ullage.engine.reclaim.report import OnReport, ReclamationReport
 from ullage.engine.reclaim.rewrite import Rewriter
-from ullage.engine.reclaim.survey import SpaceSurvey
+from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
 from ullage.errors import CompactionRefused, ContentMissing, ContentWriteFailed
 
 HEAVY = frozenset({Action.PUNCH, Action.REWRITE})
@@ -81,8 +81,8 @@ class Compactor:
             keeps_guards,
             frees_wanted=frees_wanted,
             unpunchable=self._unpunchable(),
-            leased=self.held_back(survey),
-            unchangeable=self.held_back(survey, Action.PUNCH),
+            leased=self.held_back(survey.resources),
+            unchangeable=self.held_back(survey.resources, Action.PUNCH),
             empties_archive=empties_archive,
         )
         if actions is not None:
@@ -183,12 +183,12 @@ class Compactor:
         """What only compaction does, deleting and truncating having tasks and settings of their own."""
         return frozenset(action for action in HEAVY if not ticket.refusal(action, self._parts.clock))
 
-    def held_back(self, survey: SpaceSurvey, action: Action = Action.REWRITE) -> frozenset[int]:
-        """Files that leases, or records that were set aside, keep from being rewritten, or changed otherwise."""
+    def held_back(self, resources: Iterable[ResourceFigures], action: Action = Action.REWRITE) -> frozenset[int]:
+        """Those files that leases, or records that were set aside, keep from being rewritten, or changed otherwise."""
         with self._parts.ledger.lock:
             held = held_by(self._parts.ledger, self._parts.clock.now_millis())
         found: set[int] = set()
-        for figures in survey.resources if held else ():
+        for figures in resources if held else ():
             with self._parts.ledger.lock:
                 entry = self._parts.ledger.entry(figures.resource)
                 if entry is not None and held.refuses(self._parts.ledger, entry, action):

@@ -133,14 +133,11 @@ class Executor:
 
     def pending(self) -> list[ResourceClaim]:
         """Durable intents that an earlier failure left unfinished, but for those where only a restart can tell."""
-        return [
-            entry.claim
-            for entry in self._parts.ledger.entries()
-            if entry.has_intent
-            # Somebody is at it, in this process: its intent may be about to be finished.
-            and entry.claim.index not in self._parts.ledger.taken
-            and self._parts.content.container_of(entry.claim).is_writable
-        ]
+        ledger = self._parts.ledger
+        with ledger.lock:
+            # Somebody is at what is taken, in this process: its intent may be about to be finished.
+            found = [ledger.claim(index) for index in sorted(ledger.intended - ledger.taken)]
+        return [claim for claim in found if claim is not None and self._parts.content.container_of(claim).is_writable]
 
     def _allowed(
         self, steps: Sequence[ReclamationStep], ticket: RunTicket, report: ReclamationReport

@@ -7,11 +7,10 @@ note is a shortcut: after a restart, or whenever it was lost, a survey derives t
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 
 from ullage.contract import ContentRepositorySpec, PermissionFor
 from ullage.engine.byteranges import ByteRange
-from ullage.engine.model import Action, FlowFileRecord, ResourceClaim
+from ullage.engine.model import Action, ResourceClaim
 from ullage.engine.reclaim.execute import Executor, ReclamationParts
 from ullage.engine.reclaim.orphans import Orphans
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
@@ -22,12 +21,10 @@ from ullage.engine.reclaim.plan import (
     plan_truncation,
 )
 from ullage.engine.reclaim.report import OnReport, ReclamationReport
-from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey, figures_of, take_survey
+from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
+from ullage.engine.reclaim.surveyor import Surveyor, TombstonesIn
 from ullage.engine.repositories import FlowFileRepository
 from ullage.engine.uninterrupted import uninterrupted
-
-CLEANING_SLICE = 10_000
-"""Resource claims looked at together: to forget figures of all of them at once would stop all threads."""
 
 OLDEST_MAX = 10_000
 """Archived resource claims of a container that go at once; beyond that the ledger is asked again."""
@@ -47,21 +44,20 @@ class Reclaimer:
         parts: ReclamationParts,
         executor: Executor,
         log: FlowFileRepository,
-        tombstones: Callable[[], Iterable[FlowFileRecord]],
+        tombstones_in: TombstonesIn,
         spec: ContentRepositorySpec,
         permission: PermissionFor,
         on_report: OnReport,
     ) -> None:
-        """`tombstones` are the deleted handles that keep their bytes."""
         self._parts = parts
         self._executor = executor
-        self._tombstones = tombstones
         self._spec = spec
         self._log = log
         self._permission = permission
         self._tell = on_report
         self._run_lock = threading.Lock()
         self._is_derived = False
+        self._surveyor = Surveyor(parts.ledger, tombstones_in)
         self.orphans = Orphans(parts)
 
     @property
@@ -81,14 +77,22 @@ class Reclaimer:
         """What the disk holds now, and the orphans of the last look; forgotten pins hold nothing any more."""
         self._parts.forgotten.give_back()
         content = self._parts.content
-        return take_survey(
-            self._parts.ledger,
+        return self._surveyor.survey(
             content.containers.values(),
             self._parts.clock.now_millis(),
             content.open_lengths(),
-            self._tombstones(),
             self.orphans.figures,
         )
+
+    def figures(self, indexes: Iterable[int] | None = None) -> Iterator[ResourceFigures]:
+        """The figures of every resource claim, or of these, each of its own moment: one step each."""
+        self._parts.forgotten.give_back()
+        asked = self._parts.ledger.indexes(0) if indexes is None else indexes
+        return self._surveyor.figures(asked, self._parts.content.open_lengths())
+
+    def survey_problems(self) -> list[str]:
+        """Figures of the last survey that are not what they should be: for `check`."""
+        return self._surveyor.problems(self._parts.content.open_lengths())
 
     def dead_runs(self, figures: ResourceFigures) -> list[ByteRange]:
         """The dead bytes of one file that are not holes yet; none where a swap file has to be read to know."""
@@ -231,9 +235,8 @@ class Reclaimer:
             return ReclamationReport(refusal=refusal)
         report = self._begin()
         evacuated = {name for name, container in self._parts.content.containers.items() if container.evacuates}
-        figures = figures_of(self._parts.ledger, self._parts.content.open_lengths())
-        while some := list(islice(figures, CLEANING_SLICE)):
-            report.merge(self._executor.execute(plan_release(some, self._spec.archive, evacuated), ticket))
+        plan = plan_release(self.survey().resources, self._spec.archive, evacuated)
+        report.merge(self._executor.execute(plan, ticket))
         self._clean_archive(report, ticket)
         return report
 

@@ -1,20 +1,20 @@
 """What the disk holds, live and dead: read from the ledger's totals, without opening a file.
 
-Costs one step a resource claim; exact ends are worked out only where there is enough dead space to matter. Figures are
-`gc=False`: the collector would stop all threads to look at hundreds of thousands of them, over and over.
+Exact ends are worked out only where there is enough dead space to matter. Figures are `gc=False`: the collector would
+stop all threads to look at hundreds of thousands of them, over and over.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
 from ullage.engine.byteranges import ByteRange, allocated_bytes, pack_ranges, unpack_ranges
-from ullage.engine.content.containers import HERE, Container, Usage, VolumeCondition
+from ullage.engine.content.containers import HERE, Usage, VolumeCondition
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births, end_in_use
 from ullage.engine.ledger.resources import ResourceEntry
-from ullage.engine.model import Action, ContentClaim, FlowFileRecord, Lifetime
+from ullage.engine.model import Action, Lifetime, ResourceClaim
 
 
 class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +53,14 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
     @property
     def dead_bytes(self) -> int:
         return max(0, self.allocated_bytes - self.live_bytes)
+
+    @property
+    def may_give(self) -> bool:
+        """Whether a block may come back from it, or it is in the archive: what plans look at. What only the last block
+        of a file is rounded up by is dead as well, and nearly every file has some.
+        """
+        has_dead_block = self.dead_tail_bytes > 0 or self.allocated_bytes > allocated_bytes(self.live_bytes)
+        return has_dead_block or self.is_free or self.archived_millis > 0
 
     @property
     def is_changeable(self) -> bool:
@@ -97,7 +105,9 @@ class ContainerFigures(NamedTuple):
 
 
 class SpaceSurvey(NamedTuple):
-    """A moment's figures of everything; of orphans those of the last look, since finding them reads directories."""
+    """A moment's figures of all containers, and of the `resources` that plans are about: those that `may_give`, and all
+    in a container that is to be emptied. Of orphans those of the last look, since finding them reads directories.
+    """
 
     millis: int
     resources: tuple[ResourceFigures, ...]
@@ -111,117 +121,72 @@ class SpaceSurvey(NamedTuple):
         return frozenset(container.name for container in self.containers if container.evacuates)
 
 
-def take_survey(
-    ledger: Ledger,
-    containers: Iterable[Container],
-    millis: int,
-    lengths: dict[int, int],
-    tombstones: Iterable[FlowFileRecord],
-    orphans: Mapping[str, tuple[int, int]],
-) -> SpaceSurvey:
-    """Survey the ledger. `lengths` gives the present length of resource claims that are still being written,
-    `tombstones` the deleted handles whose retention lasts, `orphans` how many files without a record each container
-    has, and their bytes.
+class ContainerTotals(msgspec.Struct):
+    """What adds up to a container's figures, without what others know of it. `records` are all resource claims."""
+
+    records: int = 0
+    present: int = 0
+    allocated_bytes: int = 0
+    live_bytes: int = 0
+    dead_tail_bytes: int = 0
+    free_bytes: int = 0
+    archived: int = 0
+    archived_bytes: int = 0
+    tombstone_bytes: int = 0
+
+    def count_full(self, claim: ResourceClaim, sign: int) -> None:
+        """The same of a file all of whose bytes live."""
+        self.records += sign
+        self.present += sign
+        self.allocated_bytes += sign * allocated_bytes(claim.length, claim.holes)
+        self.live_bytes += sign * claim.length
+
+    def count(self, figures: ResourceFigures, sign: int) -> None:
+        """Take a resource claim in (1), or out as it was taken in (-1)."""
+        self.records += sign
+        if figures.archived_millis:
+            self.archived += sign
+            self.archived_bytes += sign * figures.allocated_bytes
+        elif not figures.output:
+            self.present += sign
+            self.allocated_bytes += sign * figures.allocated_bytes
+            self.live_bytes += sign * figures.live_bytes
+            if figures.is_free:
+                self.free_bytes += sign * figures.allocated_bytes
+            elif figures.dead_tail_bytes:
+                self.dead_tail_bytes += sign * figures.frees_when_cut(figures.end_in_use)
+
+
+def figures_of(ledger: Ledger, entry: ResourceEntry, lengths: Mapping[int, int]) -> ResourceFigures:
+    """The figures of a resource claim; called under the ledger's lock. `lengths` gives the present length of those that
+    are still being written.
     """
-    kept = _tombstoned(ledger, tombstones)
-    resources = tuple(figures_of(ledger, lengths))
-    by_container: dict[str, list[ResourceFigures]] = {}
-    for figures in resources:
-        by_container.setdefault(figures.container, []).append(figures)
-    return SpaceSurvey(
-        millis,
-        resources,
-        tuple(
-            _total(container, by_container.get(container.name, []), kept, orphans.get(container.name, (0, 0)))
-            for container in containers
-        ),
-        kept,
-    )
-
-
-def figures_of(ledger: Ledger, lengths: dict[int, int]) -> Iterator[ResourceFigures]:
-    """The figures of every resource claim, each of its own moment."""
-    return (_figures(ledger, entry, lengths) for entry in ledger.entries())
-
-
-def _figures(ledger: Ledger, entry: ResourceEntry, lengths: dict[int, int]) -> ResourceFigures:
-    with ledger.lock:
-        claim = entry.claim
-        is_moved = entry.relocation is not None
-        found = list(births(ledger, entry)) if entry.sources else [] if is_moved else [entry]
-        length = claim.length if claim.sealed else max(claim.length, lengths.get(claim.index, 0))
-        live_bytes = sum(birth.bytes_live for birth in found)
-        # No dead tail can be longer than what is not live, so a full file needs no look at its claims.
-        # (Bytes that resident and swapped FlowFiles share count twice, so with swap files it tells nothing.)
-        is_full = live_bytes >= length and not any(birth.swapped for birth in found)
-        return ResourceFigures(
-            claim.index,
-            claim.container,
-            length,
-            live_bytes,
-            length if is_full else end_in_use(ledger, entry),
-            sum(birth.claimants for birth in found),
-            claim.generation,
-            claim.sealed,
-            entry.is_free if is_moved else all(birth.is_free for birth in found),
-            claim.intent != Action.NONE,
-            claim.archived_millis,
-            max((birth.last_death_millis for birth in found), default=entry.last_death_millis),
-            allocated_bytes(length, claim.holes),
-            claim.created_millis,
-            claim.lifetime,
-            claim.holes,
-            entry.relocation.output if entry.relocation is not None else 0,
-            not claim.unproved,
-            tenant=claim.tenant,
-        )
-
-
-def _tombstoned(ledger: Ledger, tombstones: Iterable[FlowFileRecord]) -> dict[int, tuple[int, int]]:
-    """Bytes of base claims that tombstones alone keep, and when the last was deleted, by resource claim."""
-    holders: dict[ContentClaim, tuple[int, int]] = {}
-    for record in tombstones:
-        if record.claim is not None:
-            count, deleted = holders.get(record.claim, (0, 0))
-            holders[record.claim] = count + 1, max(deleted, record.deleted_millis)
-    kept: dict[int, tuple[int, int]] = {}
-    with ledger.lock:
-        for claim, (count, deleted) in holders.items():
-            entry = ledger.entry(claim.resource)
-            if entry is not None and claim.offset in entry.live and (entry.shared or {}).get(claim.offset, 1) == count:
-                file = entry.relocation.output if entry.relocation is not None else claim.resource
-                before, last = kept.get(file, (0, 0))
-                kept[file] = before + claim.length, max(last, deleted)
-    return kept
-
-
-def _total(
-    container: Container,
-    resources: list[ResourceFigures],
-    kept: Mapping[int, tuple[int, int]],
-    orphans: tuple[int, int],
-) -> ContainerFigures:
-    present = [figures for figures in resources if not figures.archived_millis and not figures.output]
-    archived = [figures for figures in resources if figures.archived_millis]
-    tombstone_bytes = sum(kept.get(figures.resource, (0, 0))[0] for figures in present)
-    return ContainerFigures(
-        container.name,
-        container.path,
-        len(present),
-        sum(figures.allocated_bytes for figures in present) - tombstone_bytes,
-        sum(figures.live_bytes for figures in present) - tombstone_bytes,
-        sum(
-            figures.frees_when_cut(figures.end_in_use)
-            for figures in present
-            if figures.dead_tail_bytes and not figures.is_free
-        ),
-        sum(figures.allocated_bytes for figures in present if figures.is_free),
-        len(archived),
-        sum(figures.allocated_bytes for figures in archived),
-        tombstone_bytes,
-        container.usage(),
-        container.evacuates,
-        len(resources),
-        *orphans,
-        container.condition,
+    claim = entry.claim
+    is_moved = entry.relocation is not None
+    found = list(births(ledger, entry)) if entry.sources else [] if is_moved else [entry]
+    length = claim.length if claim.sealed else max(claim.length, lengths.get(claim.index, 0))
+    live_bytes = sum(birth.bytes_live for birth in found)
+    # No dead tail can be longer than what is not live, so a full file needs no look at its claims.
+    # (Bytes that resident and swapped FlowFiles share count twice, so with swap files it tells nothing.)
+    is_full = live_bytes >= length and not any(birth.swapped for birth in found)
+    return ResourceFigures(
+        claim.index,
+        claim.container,
+        length,
+        live_bytes,
+        length if is_full else end_in_use(ledger, entry),
+        sum(birth.claimants for birth in found),
+        claim.generation,
+        claim.sealed,
+        entry.is_free if is_moved else all(birth.is_free for birth in found),
+        claim.intent != Action.NONE,
+        claim.archived_millis,
+        max((birth.last_death_millis for birth in found), default=entry.last_death_millis),
+        allocated_bytes(length, claim.holes),
+        claim.created_millis,
+        claim.lifetime,
+        claim.holes,
+        entry.relocation.output if entry.relocation is not None else 0,
+        not claim.unproved,
+        tenant=claim.tenant,
     )
