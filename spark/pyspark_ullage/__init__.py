@@ -51,12 +51,14 @@ class DefaultSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from ullage_spark.feed import QueueReader  # noqa: PLC0415
         from ullage_spark.settings import FollowOptions  # noqa: PLC0415
-        from ullage_spark.stream import EventReader  # noqa: PLC0415
+        from ullage_spark.stream import EventReader, WholeEventReader  # noqa: PLC0415
         from ullage_spark.tables import options_of  # noqa: PLC0415
+        from ullage_spark.versions import HAS_LIMITS  # noqa: PLC0415
 
         options = options_of(self.options, schema, FollowOptions)
-        is_of_events = FollowOptions.of(options).table == "provenance"
-        return (EventReader if is_of_events else QueueReader)(options, schema)
+        if FollowOptions.of(options).table != "provenance":
+            return QueueReader(options, schema)
+        return (EventReader if HAS_LIMITS else WholeEventReader)(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from ullage_spark.settings import WriteOptions  # noqa: PLC0415

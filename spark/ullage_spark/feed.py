@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from ullage.client.retries import PASSING
@@ -23,6 +22,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fleet import ANSWER_SECONDS, ask, flight_of, side_by_side
 from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
+from ullage_spark.versions import HAS_LIMITS, ReadLimit, lacks
 
 HOLD_MILLIS_MIN: Final = 10 * 60_000
 """Some signs of life may get lost before nodes give up a stream that is there."""
@@ -33,6 +33,8 @@ class QueueReader(FleetStreamReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
+        if not HAS_LIMITS:
+            raise lacks("a stream that consumes a queue", "4.2", "read a stream of events: table=provenance")
         self._ends_with_what_waits = False
         self._left: dict[str, int] | None = None
         self._read: dict[str, int] = {}

@@ -8,7 +8,6 @@ from typing import Any, Final, NotRequired, TypedDict, TypeVar
 
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from ullage.errors import EventNotFound, FlowFileNotFound, UllageError
@@ -22,6 +21,7 @@ from ullage_spark.predicates import Where
 from ullage_spark.reader import table_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
+from ullage_spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 T = TypeVar("T")
 

@@ -12,15 +12,21 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from ullage.wire import predicates
+from ullage.wire.predicates import Column, ColumnKind, Comparison, Like, Predicate, every, negated, written
+from ullage_spark.errors import SparkSourceError
+from ullage_spark.predicates import Where, kinds_of
+from ullage_spark.reader import TableReader
+from ullage_spark.versions import (
+    HAS_FILTERS,
     EqualTo,
     Filter,
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    InputPartition,
     IsNotNull,
     IsNull,
     LessThan,
@@ -29,14 +35,8 @@ from pyspark.sql.datasource import (
     StringContains,
     StringEndsWith,
     StringStartsWith,
+    lacks,
 )
-from pyspark.sql.types import StructType
-
-from ullage.wire import predicates
-from ullage.wire.predicates import Column, ColumnKind, Comparison, Like, Predicate, every, negated, written
-from ullage_spark.errors import SparkSourceError
-from ullage_spark.predicates import Where, kinds_of
-from ullage_spark.reader import TableReader
 
 ENABLED: Final = "spark.sql.python.filterPushdown.enabled"
 """Spark's setting, which is false unless somebody sets it."""
@@ -65,6 +65,11 @@ _tried: WeakKeyDictionary[SparkSession, bool] = WeakKeyDictionary()
 
 class PushingReader(TableReader):
     """A reader that takes filters; see the module's text."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        if not HAS_FILTERS:
+            raise lacks("option pushdown", "4.1", "leave it out, and say with option where which rows you mean")
+        super().__init__(options, schema)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Those that nodes evaluate are left out of the answer. Beyond the bounds of `where` they are all Spark's."""
@@ -119,7 +124,7 @@ def pushes_filters(spark: SparkSession) -> bool:
     """Whether the session hands filters to sources, and forgets them with the action. It is tried once, by some jobs of
     three rows, and only where Spark's setting says that filters are pushed.
     """
-    if str(spark.conf.get(ENABLED, "false")).lower() != "true":
+    if not HAS_FILTERS or str(spark.conf.get(ENABLED, "false")).lower() != "true":
         return False
     if spark not in _tried:
         spark.dataSource.register(TriedSource)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from ullage.errors import UllageError
@@ -19,6 +19,7 @@ from ullage.wire.tickets import ABOUT, HOLD_EVENTS, EventHoldRequest, NodeIdenti
 from ullage_spark.addresses import FleetNode
 from ullage_spark.fleet import ANSWER_SECONDS, ask, flight_of, missing_error, side_by_side
 from ullage_spark.offsets import FleetStreamReader, NodeOffset, Offset, StreamPart, beginning, rows_of, shares
+from ullage_spark.versions import ReadLimit, lacks
 
 PART_EVENTS: Final = 100_000
 """Events of one task: seconds of an agent's time."""
@@ -123,6 +124,37 @@ class EventReader(FleetStreamReader):
     def _asked(self) -> dict[str, NodeIdentity]:
         names = [node.name for node in self._discover().nodes]
         return self._answers(names, lambda node: ask(self._settings, node, ABOUT, Nothing()))
+
+
+class WholeEventReader(EventReader):
+    """The same where Spark says neither how far a stream has read nor how much a batch may have: it has all that waits.
+
+    What this process has planned it keeps, so that a node that leaves and comes back goes on where it was.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        super().__init__(options, schema)
+        if "maxevents" in map(str.lower, options):
+            raise lacks("option maxEvents", "4.2", "leave it out: a batch has all that waits then")
+        if self._settings.missing_nodes == "skip":
+            # Its place in the checkpoint would be forgotten, and all its events read again once it is back.
+            raise lacks("option missingNodes=skip of a stream", "4.2", "leave it out: all nodes are waited for then")
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        self._planned = super().initialOffset()
+        return dict(self._planned)
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        newest = self._newest()
+        if self._planned:
+            self._read_through(self._planned)
+        # Spark compares offsets as texts: in any other order the same one would be a batch.
+        self._planned = dict(sorted({**self._planned, **newest}.items()))
+        return dict(self._planned)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._planned = {**end, **self._planned}  # of a batch that an earlier process planned
+        return super().partitions(start, end)
 
 
 def _earlier(place: NodeOffset, bound: NodeOffset | None) -> NodeOffset:

@@ -26,6 +26,7 @@ from ullage.wire.matching import times
 from ullage.wire.schemas import MEANING, PUT_ATTRIBUTES, PUT_CONTENT, SCHEMAS, is_time, name_for_sql
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.settings import SourceOptions, TableOptions, of_any_use, of_use
+from ullage_spark.versions import IN_UTC
 
 NODE: Final = "node"
 
@@ -116,7 +117,7 @@ def as_timestamps(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """As Spark expects it of a source."""
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, **IN_UTC)
 
 
 def columns_of(table: str) -> list[str]:

@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from ullage.errors import KeyReused, NotReachable, UllageError, WriteClosed
@@ -50,6 +50,7 @@ from ullage_spark.fleet import (
 )
 from ullage_spark.lineage_events import ToldRun, queue_dataset
 from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
+from ullage_spark.versions import DataSourceStreamArrowWriter
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
 """Of write ids that are made of names: the same name gives the same write on every node, and in every run."""
