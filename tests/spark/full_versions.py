@@ -28,7 +28,7 @@ def older(request: pytest.FixtureRequest) -> Path:
     version: str = request.param
     folder = Path(sys.prefix) / f"pyspark-{version}"
     if not folder.exists():
-        part = folder.with_suffix(".part")
+        part = folder.with_name(f"{folder.name}.part")
         # What it needs besides is what the newest needs.
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", f"--target={part}"]
         subprocess.run([*pip, f"pyspark=={version}"], check=True, timeout=SECONDS_MAX)
