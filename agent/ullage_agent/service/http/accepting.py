@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
 from typing import Any, Final
 
 import uvicorn
@@ -16,8 +17,17 @@ from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.crowd import Crowd
 from ullage_agent.service.limits import Limits
 
-AT_ONCE_MAX: Final = 64
-"""Connections that are let in at a time, before the loop goes on with those that it has."""
+AT_ONCE_MAX: Final = 32
+WELCOME_SECONDS: Final = 0.0004
+HANDSHAKE_SECONDS: Final = 0.002
+WELCOMING_SHARE: Final = 0.25
+"""Of the event loop's time, so much goes to new connections while more of them wait, by what one costs it, without TLS
+and with it; and so many are let in at a time. Whoever connects again and again, as fast as they are let in, would have
+all of it.
+"""
+
+REFUSED_COST: Final = 0.1
+"""What one costs that is not let in, as a share of one that is."""
 
 ROUNDS: Final = 8
 ROUND_SECONDS: Final = 0.001
@@ -47,6 +57,10 @@ class Seat:
         self.transport: asyncio.Transport | None = None
         self._sock = sock
 
+    def fileno(self) -> int:
+        """Of its socket; -1 when that is closed."""
+        return self._sock.fileno()
+
     def cut_off(self) -> None:
         """End the connection at once."""
         if self.transport is not None:
@@ -75,18 +89,20 @@ class Door:
     def __init__(
         self, server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._server = server
         self._sock = sock
         self._limits = limits
         self._context = context
         self._crowd: Crowd[Seat] = Crowd(limits.connections, limits.connections_per_peer)
         self._welcoming: set[asyncio.Task[None]] = set()
+        self._cost = WELCOME_SECONDS if context is None else HANDSHAKE_SECONDS
+        self._looked = time.monotonic()
         self._round = 0
         self._next: tuple[socket.socket, Address] | None = None
         """A connection whose place somebody has who has not been heard yet."""
 
         self._rest: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
 
     def open(self) -> None:
         """Begin to let them in."""
@@ -110,10 +126,12 @@ class Door:
         self._rest = None if seconds is None else self._loop.call_later(seconds, self.open)
 
     def _come(self) -> None:
-        # Many at a time: the loop calls this once each time that it has looked at everything, which under load is ten
-        # times a second. One at a time, whoever opened a thousand connections kept all others out for a minute.
+        # Several at a time: the loop calls this once each time that it has looked at everything, ten times a second
+        # under load. One at a time, whoever opened a thousand connections kept all others out for a minute.
         self._round += 1
-        for _ in range(AT_ONCE_MAX):
+        before, self._looked = self._looked, time.monotonic()
+        room = max(1.0, min(AT_ONCE_MAX, (self._looked - before) * WELCOMING_SHARE / self._cost))
+        while room > 0:
             try:
                 if self._server.should_exit:
                     return
@@ -132,17 +150,18 @@ class Door:
                 self._close_for(ROUND_SECONDS)
                 return
             self._next = None
-            self._let_in(found, address)
+            room -= 1 if self._let_in(found, address) else REFUSED_COST
 
-    def _let_in(self, found: socket.socket, address: Address) -> None:
+    def _let_in(self, found: socket.socket, address: Address) -> bool:
         found.setblocking(False)
         seat = Seat(self._crowd, found, address, self._round)
         if not self._crowd.enter(seat, address[0]):
             found.close()
-            return
+            return False
         task = self._loop.create_task(_welcome(self._server, seat, found, self._limits, self._context))
         self._welcoming.add(task)
         task.add_done_callback(self._welcoming.discard)
+        return True
 
 
 async def _welcome(
