@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -185,6 +186,36 @@ def test_check_finds_a_survey_that_is_out_of_date_and_mends_it(workshop: Worksho
     assert (second, third) == ((), ())
     entry.last_death_millis = right
     repository.ledger.forget_changed()
+
+
+def test_nothing_is_out_of_date_while_everything_goes_on(workshop: Workshop, seed: int) -> None:
+    """Whoever looks in the middle of puts, deletions, reads and runs finds what changes noted, or changed."""
+    print(f"seed {seed}")
+    repository = workshop.make()
+
+    def change(number: int) -> None:
+        chooser = random.Random(seed + number)
+        mine: list[str] = []
+        for _ in range(25):
+            mine += repository.handles.put_many([chooser.randbytes(chooser.choice((10, 60 * KB))) for _ in range(3)])
+            deleted = mine.pop(chooser.randrange(len(mine)))
+            repository.handles.delete(deleted)
+            if chooser.random() < 0.3:
+                repository.handles.undelete(deleted)
+            with repository.handles.get(chooser.choice(mine)) as stream:
+                stream.read()
+            if number == 0:
+                repository.reclamation.clean()
+
+    problems: list[str] = []
+    with ThreadPoolExecutor(3) as pool:
+        changing = [pool.submit(change, number) for number in range(3)]
+        while not all(each.done() for each in changing):
+            problems += repository.reclamation.survey_problems()
+        for each in changing:
+            each.result()
+    assert problems == []
+    require_right(repository)
 
 
 def test_more_changes_than_are_noted_are_all_seen(
