@@ -9,6 +9,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections import deque
 from typing import Any, Final
 
 import uvicorn
@@ -34,6 +35,9 @@ ROUND_SECONDS: Final = 0.001
 """How often the loop has looked at everything before a connection loses its place to another: its request may have come
 already, and if it is among many that came at once nobody has read it yet.
 """
+
+ASIDE_MAX: Final = 64
+"""Connections that wait for that; what is beyond is refused."""
 
 REST_SECONDS: Final = 0.1
 """After an accept that failed, for which the process or the machine lacks something: descriptors, memory."""
@@ -99,31 +103,27 @@ class Door:
         self._cost = WELCOME_SECONDS if context is None else HANDSHAKE_SECONDS
         self._looked = time.monotonic()
         self._round = 0
-        self._next: tuple[socket.socket, Address] | None = None
-        """A connection whose place somebody has who has not been heard yet."""
+        self._aside: deque[tuple[socket.socket, Address]] = deque()
+        """Connections whose places others have who have not been heard yet."""
 
         self._rest: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """Begin to let them in."""
         self._rest = None
         self._loop.add_reader(self._sock, self._come)
-        if self._next is not None:
-            self._come()
 
     def close(self) -> None:
         """Let nobody in any more, and drop who is on the threshold."""
-        self._close_for(None)
-        if self._next is not None:
-            self._next[0].close()
+        self._loop.remove_reader(self._sock)
+        for timer in (self._rest, self._again):
+            if timer is not None:
+                timer.cancel()
+        for found, _ in self._aside:
+            found.close()
         for task in self._welcoming:
             task.cancel()
-
-    def _close_for(self, seconds: float | None) -> None:
-        self._loop.remove_reader(self._sock)
-        if self._rest is not None:
-            self._rest.cancel()
-        self._rest = None if seconds is None else self._loop.call_later(seconds, self.open)
 
     def _come(self) -> None:
         # Several at a time: the loop calls this once each time that it has looked at everything, ten times a second
@@ -131,29 +131,49 @@ class Door:
         self._round += 1
         before, self._looked = self._looked, time.monotonic()
         room = max(1.0, min(AT_ONCE_MAX, (self._looked - before) * WELCOMING_SHARE / self._cost))
-        while room > 0:
+        while room > 0 and not self._server.should_exit:
             try:
-                if self._server.should_exit:
-                    return
-                found, address = self._next or self._sock.accept()
+                found, address = self._sock.accept()
             except BlockingIOError:
                 return
             except ConnectionAbortedError:  # it is gone already
                 continue
             except OSError:
                 self._crowd.make_room()  # its descriptor may be what is missing
-                self._close_for(REST_SECONDS)
+                self._loop.remove_reader(self._sock)
+                self._rest = self._loop.call_later(REST_SECONDS, self.open)
                 return
-            first = self._crowd.in_the_way(address[0])
-            if first is not None and self._round - first.entered < ROUNDS:
-                self._next = found, address
-                self._close_for(ROUND_SECONDS)
-                return
-            self._next = None
-            room -= 1 if self._let_in(found, address) else REFUSED_COST
+            found.setblocking(False)
+            room -= self._cost_of(found, address)
+
+    def _cost_of(self, found: socket.socket, address: Address) -> float:
+        """Let one in, or set it aside, or refuse it; what that costs, as a share of the former."""
+        if self._is_too_soon(address):
+            if len(self._aside) >= ASIDE_MAX:
+                found.close()
+            else:
+                self._aside.append((found, address))
+                self._again = self._again or self._loop.call_later(ROUND_SECONDS, self._look_again)
+            return REFUSED_COST
+        return 1.0 if self._let_in(found, address) else REFUSED_COST
+
+    def _is_too_soon(self, address: Address) -> bool:
+        """Whether somebody would have to go who has not been heard yet."""
+        first = self._crowd.in_the_way(address[0])
+        return first is not None and self._round - first.entered < ROUNDS
+
+    def _look_again(self) -> None:
+        """At those that were set aside: nobody else waits for them."""
+        self._round += 1
+        aside, self._aside = self._aside, deque()
+        for found, address in aside:
+            if self._is_too_soon(address):
+                self._aside.append((found, address))
+            else:
+                self._let_in(found, address)
+        self._again = self._loop.call_later(ROUND_SECONDS, self._look_again) if self._aside else None
 
     def _let_in(self, found: socket.socket, address: Address) -> bool:
-        found.setblocking(False)
         seat = Seat(self._crowd, found, address, self._round)
         if not self._crowd.enter(seat, address[0]):
             found.close()
