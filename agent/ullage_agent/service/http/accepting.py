@@ -18,6 +18,9 @@ from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.crowd import Crowd
 from ullage_agent.service.limits import Limits
 
+ACCEPTED_MAX: Final = 64
+"""Connections that are taken from the system at a time, which costs a twentieth of letting them in."""
+
 AT_ONCE_MAX: Final = 32
 WELCOME_SECONDS: Final = 0.0004
 HANDSHAKE_SECONDS: Final = 0.002
@@ -36,8 +39,10 @@ ROUND_SECONDS: Final = 0.001
 already, and if it is among many that came at once nobody has read it yet.
 """
 
-ASIDE_MAX: Final = 64
-"""Connections that wait for that; what is beyond is refused."""
+LINES_SHARE: Final = 4
+"""Of as many connections as there may be, a quarter may wait to be let in, half of that from one address. Each address
+has a line of its own: in the system's one line everybody waits behind whoever connects a thousand times a second.
+"""
 
 REST_SECONDS: Final = 0.1
 """After an accept that failed, for which the process or the machine lacks something: descriptors, memory."""
@@ -103,9 +108,10 @@ class Door:
         self._cost = WELCOME_SECONDS if context is None else HANDSHAKE_SECONDS
         self._looked = time.monotonic()
         self._round = 0
-        self._aside: deque[tuple[socket.socket, Address]] = deque()
-        """Connections whose places others have who have not been heard yet."""
+        self._lines: dict[str, deque[tuple[socket.socket, Address]]] = {}
+        """Connections that are not let in yet, of each address; the one whose turn is next first."""
 
+        self._count, self._count_max = 0, max(2, limits.connections // LINES_SHARE)
         self._rest: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
 
@@ -120,58 +126,67 @@ class Door:
         for timer in (self._rest, self._again):
             if timer is not None:
                 timer.cancel()
-        for found, _ in self._aside:
+        for found, _ in (each for line in self._lines.values() for each in line):
             found.close()
         for task in self._welcoming:
             task.cancel()
 
     def _come(self) -> None:
-        # Several at a time: the loop calls this once each time that it has looked at everything, ten times a second
-        # under load. One at a time, whoever opened a thousand connections kept all others out for a minute.
-        self._round += 1
-        before, self._looked = self._looked, time.monotonic()
-        room = max(1.0, min(AT_ONCE_MAX, (self._looked - before) * WELCOMING_SHARE / self._cost))
-        while room > 0 and not self._server.should_exit:
+        # Many at a time: the loop calls this once each time that it has looked at everything, ten times a second under
+        # load. One at a time, whoever opened a thousand connections kept all others out for a minute.
+        for _ in range(ACCEPTED_MAX):
+            if self._server.should_exit:
+                return
             try:
                 found, address = self._sock.accept()
             except BlockingIOError:
-                return
+                break
             except ConnectionAbortedError:  # it is gone already
                 continue
             except OSError:
                 self._crowd.make_room()  # its descriptor may be what is missing
                 self._loop.remove_reader(self._sock)
                 self._rest = self._loop.call_later(REST_SECONDS, self.open)
-                return
-            found.setblocking(False)
-            room -= self._cost_of(found, address)
+                break
+            self._queue(found, address)
+        self._welcome_some()
 
-    def _cost_of(self, found: socket.socket, address: Address) -> float:
-        """Let one in, or set it aside, or refuse it; what that costs, as a share of the former."""
-        if self._is_too_soon(address):
-            if len(self._aside) >= ASIDE_MAX:
-                found.close()
-            else:
-                self._aside.append((found, address))
-                self._again = self._again or self._loop.call_later(ROUND_SECONDS, self._look_again)
-            return REFUSED_COST
-        return 1.0 if self._let_in(found, address) else REFUSED_COST
+    def _queue(self, found: socket.socket, address: Address) -> None:
+        found.setblocking(False)
+        peer = client_of(address[0])
+        line = self._lines.setdefault(peer, deque())
+        if self._count >= self._count_max or len(line) >= self._count_max // 2:
+            found.close()
+            if not line:
+                del self._lines[peer]
+            return
+        line.append((found, address))
+        self._count += 1
 
-    def _is_too_soon(self, address: Address) -> bool:
-        """Whether somebody would have to go who has not been heard yet."""
-        first = self._crowd.in_the_way(address[0])
-        return first is not None and self._round - first.entered < ROUNDS
+    def _welcome_some(self) -> None:
+        """As many as there is time for, one of each address after the other."""
+        self._round += 1
+        before, self._looked = self._looked, time.monotonic()
+        room = max(1.0, min(AT_ONCE_MAX, (self._looked - before) * WELCOMING_SHARE / self._cost))
+        due = deque(self._lines)
+        while room > 0 and due:
+            peer = due.popleft()
+            line = self._lines.pop(peer)
+            first = self._crowd.in_the_way(peer)
+            if first is None or self._round - first.entered >= ROUNDS:
+                found, address = line.popleft()
+                self._count -= 1
+                room -= 1.0 if self._let_in(found, address) else REFUSED_COST
+                if line:
+                    due.append(peer)
+            if line:
+                self._lines[peer] = line
+        if self._lines and self._again is None:
+            self._again = self._loop.call_later(ROUND_SECONDS, self._look_again)
 
     def _look_again(self) -> None:
-        """At those that were set aside: nobody else waits for them."""
-        self._round += 1
-        aside, self._aside = self._aside, deque()
-        for found, address in aside:
-            if self._is_too_soon(address):
-                self._aside.append((found, address))
-            else:
-                self._let_in(found, address)
-        self._again = self._loop.call_later(ROUND_SECONDS, self._look_again) if self._aside else None
+        self._again = None
+        self._welcome_some()
 
     def _let_in(self, found: socket.socket, address: Address) -> bool:
         seat = Seat(self._crowd, found, address, self._round)
