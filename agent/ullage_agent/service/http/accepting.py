@@ -40,6 +40,7 @@ already, and if it is among many that came at once nobody has read it yet.
 """
 
 LINES_SHARE: Final = 4
+LINES_MIN: Final = 64
 """Of as many connections as there may be, a quarter may wait to be let in, half of that from one address. Each address
 has a line of its own: in the system's one line everybody waits behind whoever connects a thousand times a second.
 """
@@ -111,7 +112,7 @@ class Door:
         self._lines: dict[str, deque[tuple[socket.socket, Address]]] = {}
         """Connections that are not let in yet, of each address; the one whose turn is next first."""
 
-        self._count, self._count_max = 0, max(2, limits.connections // LINES_SHARE)
+        self._count, self._count_max = 0, max(LINES_MIN, limits.connections // LINES_SHARE)
         self._rest: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
 
