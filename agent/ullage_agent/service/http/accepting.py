@@ -23,7 +23,7 @@ ACCEPTED_MAX: Final = 64
 
 AT_ONCE_MAX: Final = 32
 WELCOME_SECONDS: Final = 0.0004
-HANDSHAKE_SECONDS: Final = 0.002
+HANDSHAKE_SECONDS: Final = 0.001
 WELCOMING_SHARE: Final = 0.25
 """Of the event loop's time, so much goes to new connections while more of them wait, by what one costs it, without TLS
 and with it; and so many are let in at a time. Whoever connects again and again, as fast as they are let in, would have
@@ -40,7 +40,7 @@ already, and if it is among many that came at once nobody has read it yet.
 """
 
 LINES_SHARE: Final = 4
-LINES_MIN: Final = 64
+LINES_MIN: Final = 128
 """Of as many connections as there may be, a quarter may wait to be let in, half of that from one address. Each address
 has a line of its own: in the system's one line everybody waits behind whoever connects a thousand times a second.
 """
