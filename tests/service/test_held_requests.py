@@ -17,13 +17,17 @@ from tests.service.test_probes import is_gone
 from ullage_agent.service.http.protocol import PIPELINED_MAX
 
 PIECE = 50_000
+LARGE = 200_000
+"""So much that its connection is not read any more."""
+
 MANY = 12
 
 
 class Crowded:
     """A node on which nothing more of the greedy one is begun, and uploads of it that are not."""
 
-    def __init__(self, both: Shared, stack: ExitStack) -> None:
+    def __init__(self, both: Shared, stack: ExitStack, piece: int = PIECE) -> None:
+        self.piece = piece
         self.both = both
         self.begun: list[Future[None]] = []
         for who in ("good", "greedy", "greedy", "greedy"):
@@ -44,7 +48,7 @@ class Crowded:
         split = urlsplit(self.both.running.url)
         found = socket.create_connection((split.hostname, split.port), timeout=30)
         head = f"POST /v1/handles HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.both.tokens['greedy']}\r\n"
-        found.sendall(f"{head}Content-Length: {2 * PIECE}\r\n\r\n".encode() + bytes(PIECE))
+        found.sendall(f"{head}Content-Length: {2 * self.piece}\r\n\r\n".encode() + bytes(self.piece))
         return found
 
     def look(self) -> int:
@@ -59,17 +63,17 @@ class Crowded:
             each.result()
         found = []
         for upload in self.uploads:
-            upload.sendall(bytes(PIECE))
+            upload.sendall(bytes(self.piece))
             found.append(int(upload.recv(1000).split()[1]))
         return found
 
 
 @contextmanager
-def crowded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> Iterator[Crowded]:
+def crowded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int = PIECE, **limits: int) -> Iterator[Crowded]:
     """See the class."""
     monkeypatch.setattr("ullage_agent.service.http.starts.AHEAD_MAX", 1)
     with shared(tmp_path, **limits) as both, ExitStack() as stack:
-        yield Crowded(both, stack)
+        yield Crowded(both, stack, piece)
 
 
 def test_they_are_begun_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +84,12 @@ def test_they_are_begun_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert node.held == (0, 0)
 
 
-def test_nothing_is_left_of_those_whose_client_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("piece", [PIECE, LARGE])
+def test_nothing_is_left_of_those_whose_client_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
     """They were counted by nothing, and were begun one after the other, for nobody."""
-    with crowded(tmp_path, monkeypatch) as node:
+    with crowded(tmp_path, monkeypatch, piece) as node:
         for upload in node.uploads:
             upload.close()
         until(lambda: node.held == (0, 0), "all of it to be given up")
@@ -92,6 +99,19 @@ def test_nothing_is_left_of_those_whose_client_is_gone(tmp_path: Path, monkeypat
         # One whose client has gone after it was begun ends so.
         text = node.both.running.server.metrics.text().decode()
         assert 'ullage_errors_total{slug="request-incomplete"} 0.0\n' in text
+
+
+def test_what_is_refused_by_the_parser_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was answered 400 for what came behind it, and stored all the same."""
+    with crowded(tmp_path, monkeypatch) as node:
+        for upload in node.uploads:
+            upload.sendall(bytes(PIECE) + b"\x00\x01\r\n\r\n")
+            assert b" 400 " in upload.recv(1_000)
+        assert node.held == (0, 0)
+        node.both.gate.open()
+        for each in node.begun:
+            each.result()
+        assert len(node.both.running.repository.handles.page(b"", 100)) == 2 + len(node.begun)
 
 
 def test_what_has_come_of_their_bodies_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

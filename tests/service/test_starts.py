@@ -12,7 +12,22 @@ from ullage_agent.service.http.starts import AHEAD_MAX, STRANGERS, HeldRequest, 
 from ullage_agent.service.limits import Limits
 
 GREEDY_TOKEN, GOOD_TOKEN = 1, 2
-PEER = "10.0.0.1"
+
+
+class Connection:
+    """One that nobody has ended."""
+
+    def __init__(self, peer: str = "10.0.0.1") -> None:
+        self.peer = peer
+
+    def fileno(self) -> int:
+        return -1
+
+    def cut_off(self) -> None:
+        raise AssertionError("it is there")
+
+
+PEER = Connection()
 
 
 def starts_of(story: Story, limits: Limits | None = None) -> Starts:
@@ -68,7 +83,7 @@ def test_of_an_address_that_nobody_knows_a_few_are_begun_at_a_time() -> None:
             starts.begin(77, PEER, partial(begun.append, f"many {number}"))
         for number in range(3):
             starts.begin(100 + number, PEER, partial(begun.append, f"new {number}"))
-        starts.begin(77, "10.0.0.2", partial(begun.append, "elsewhere"))
+        starts.begin(77, Connection("10.0.0.2"), partial(begun.append, "elsewhere"))
         assert begun == [*(f"many {number}" for number in range(STRANGERS)), "elsewhere"]
 
     told(tell)

@@ -24,6 +24,9 @@ WAITING_BYTES_MAX: Final = 4 << 20
 END_SECONDS: Final = 2.0
 """How long the end of the process waits for lines to be read: an error that ends it is among them."""
 
+REFUSED_LINES_MAX: Final = 20
+"""Lines a second about those who were refused, as many as the audit log has of one of them."""
+
 STDERR: Final = 2
 
 TOLD_AGAIN_SECONDS: Final = 60.0
@@ -51,6 +54,8 @@ def configure(*, level: int = logging.INFO) -> None:
     )
     # What libraries log stays theirs, from warnings on.
     logging.basicConfig(stream=out, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s", force=True)
+    # Its warnings are about what strangers send, a line or two for each request.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 def logger(name: str) -> Any:
@@ -114,6 +119,28 @@ class Outlet:
 def _told(lost: int) -> bytes:
     log = structlog.wrap_logger(structlog.ReturnLogger()).bind(logger="log")
     return f"{log.error('lines of the log were lost', lines=lost)}\n".encode()
+
+
+class RefusedLog:
+    """Lines about those who were refused, so many a second: whoever has no token can ask a thousand times. The event
+    loop makes all calls.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._log = logger("audit")
+        self._second = self._count = 0
+
+    def tell(self, **said: object) -> None:
+        """Log it, with how many were left out in the second that had any last; or leave it out."""
+        second = int(self._clock.monotonic())
+        left_out = 0
+        if second != self._second:
+            left_out = max(0, self._count - REFUSED_LINES_MAX)
+            self._second, self._count = second, 0
+        self._count += 1
+        if self._count <= REFUSED_LINES_MAX:
+            self._log.warning("refused", **said, **({"left_out": left_out} if left_out else {}))
 
 
 class Sparing:

@@ -350,9 +350,19 @@ def _bound(address: str, port: int) -> socket.socket:
 
 
 def _within_descriptors(limits: Limits) -> Limits:
-    """As many connections as the process may have descriptors for, after it has asked for as many as it may get."""
+    """As many connections as the process may have descriptors for, after it has asked for as many as it may get; and
+    what one address or principal may have of them stays a share.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     room: Any = max(64, (hard if hard > 0 else 1 << 20) - SPARE_DESCRIPTORS)
-    return msgspec.structs.replace(limits, connections=min(limits.connections, room))
+    requests = min(limits.requests, room // 2)
+    return msgspec.structs.replace(
+        limits,
+        connections=min(limits.connections, room),
+        connections_per_peer=min(limits.connections_per_peer, room // 2),
+        requests=requests,
+        requests_each=min(limits.requests_each, requests * 3 // 4),
+        requests_per_peer=min(limits.requests_per_peer, requests // 2),
+    )

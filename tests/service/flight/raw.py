@@ -90,7 +90,7 @@ def action(name: str, body: bytes) -> bytes:
 
 
 def schema_message(schema: pa.Schema) -> bytes:
-    return data(*parts_of(pa.record_batch([pa.array([], field.type) for field in schema], schema=schema))[0])
+    return data(pa.ipc.read_message(schema.serialize()).metadata.to_pybytes(), b"")
 
 
 def parts_of(batch: pa.RecordBatch, compression: str | None = None) -> list[tuple[bytes, bytes]]:

@@ -138,6 +138,7 @@ FOREIGN = {
     "no text": raw.contents_of([b"x"], attributes=pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int32()))),
     "a list": raw.contents_of([b"x"], attributes=[["a"]]),
     "no bool": raw.contents_of([b"x"], continues=[1]),
+    "a union": pa.record_batch({"content": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([b"x"])])}),
     "nested": column(pa.list_(pa.list_(pa.list_(pa.binary()))), [[[[b"x"]]]]),
 }
 

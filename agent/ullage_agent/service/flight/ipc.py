@@ -159,9 +159,9 @@ def read_shape(message: FlightData) -> Shape:
         raise InvalidArgument("a stream of big-endian numbers is not taken")
     try:
         found = pa.ipc.read_schema(pa.ipc.read_message(_source_of(message)))
-    except (pa.ArrowException, OSError) as error:
+        return Shape(found, *_counts_of(found))
+    except (pa.ArrowException, OSError) as error:  # it is none, or of types of which nothing can be made
         raise InvalidArgument(f"the schema cannot be read: {error}") from error
-    return Shape(found, *_counts_of(found))
 
 
 def _content_of(message: FlightData, kind: int) -> Table:

@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import time
+from collections import deque
 from typing import Any, Final
 
 import uvicorn
@@ -16,13 +18,31 @@ from ullage_agent.service.addresses import client_of
 from ullage_agent.service.http.crowd import Crowd
 from ullage_agent.service.limits import Limits
 
-AT_ONCE_MAX: Final = 64
-"""Connections that are let in at a time, before the loop goes on with those that it has."""
+ACCEPTED_MAX: Final = 64
+"""Connections that are taken from the system at a time, which costs a twentieth of letting them in."""
+
+AT_ONCE_MAX: Final = 32
+WELCOME_SECONDS: Final = 0.0004
+HANDSHAKE_SECONDS: Final = 0.001
+WELCOMING_SHARE: Final = 0.25
+"""Of the event loop's time, so much goes to new connections while more of them wait, by what one costs it, without TLS
+and with it; and so many are let in at a time. Whoever connects again and again, as fast as they are let in, would have
+all of it.
+"""
+
+REFUSED_COST: Final = 0.1
+"""What one costs that is not let in, as a share of one that is."""
 
 ROUNDS: Final = 8
 ROUND_SECONDS: Final = 0.001
 """How often the loop has looked at everything before a connection loses its place to another: its request may have come
 already, and if it is among many that came at once nobody has read it yet.
+"""
+
+LINES_SHARE: Final = 4
+LINES_MIN: Final = 128
+"""Of as many connections as there may be, a quarter may wait to be let in, half of that from one address. Each address
+has a line of its own: in the system's one line everybody waits behind whoever connects a thousand times a second.
 """
 
 REST_SECONDS: Final = 0.1
@@ -46,6 +66,10 @@ class Seat:
 
         self.transport: asyncio.Transport | None = None
         self._sock = sock
+
+    def fileno(self) -> int:
+        """Of its socket; -1 when that is closed."""
+        return self._sock.fileno()
 
     def cut_off(self) -> None:
         """End the connection at once."""
@@ -75,74 +99,105 @@ class Door:
     def __init__(
         self, server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._server = server
         self._sock = sock
         self._limits = limits
         self._context = context
         self._crowd: Crowd[Seat] = Crowd(limits.connections, limits.connections_per_peer)
         self._welcoming: set[asyncio.Task[None]] = set()
+        self._cost = WELCOME_SECONDS if context is None else HANDSHAKE_SECONDS
+        self._looked = time.monotonic()
         self._round = 0
-        self._next: tuple[socket.socket, Address] | None = None
-        """A connection whose place somebody has who has not been heard yet."""
+        self._lines: dict[str, deque[tuple[socket.socket, Address]]] = {}
+        """Connections that are not let in yet, of each address; the one whose turn is next first."""
 
+        self._count, self._count_max = 0, max(LINES_MIN, limits.connections // LINES_SHARE)
         self._rest: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._again: asyncio.TimerHandle | None = None
 
     def open(self) -> None:
         """Begin to let them in."""
         self._rest = None
         self._loop.add_reader(self._sock, self._come)
-        if self._next is not None:
-            self._come()
 
     def close(self) -> None:
         """Let nobody in any more, and drop who is on the threshold."""
-        self._close_for(None)
-        if self._next is not None:
-            self._next[0].close()
+        self._loop.remove_reader(self._sock)
+        for timer in (self._rest, self._again):
+            if timer is not None:
+                timer.cancel()
+        for found, _ in (each for line in self._lines.values() for each in line):
+            found.close()
         for task in self._welcoming:
             task.cancel()
 
-    def _close_for(self, seconds: float | None) -> None:
-        self._loop.remove_reader(self._sock)
-        if self._rest is not None:
-            self._rest.cancel()
-        self._rest = None if seconds is None else self._loop.call_later(seconds, self.open)
-
     def _come(self) -> None:
-        # Many at a time: the loop calls this once each time that it has looked at everything, which under load is ten
-        # times a second. One at a time, whoever opened a thousand connections kept all others out for a minute.
-        self._round += 1
-        for _ in range(AT_ONCE_MAX):
-            try:
-                if self._server.should_exit:
-                    return
-                found, address = self._next or self._sock.accept()
-            except BlockingIOError:
+        # Many at a time: the loop calls this once each time that it has looked at everything, ten times a second under
+        # load. One at a time, whoever opened a thousand connections kept all others out for a minute.
+        for _ in range(ACCEPTED_MAX):
+            if self._server.should_exit:
                 return
+            try:
+                found, address = self._sock.accept()
+            except BlockingIOError:
+                break
             except ConnectionAbortedError:  # it is gone already
                 continue
             except OSError:
                 self._crowd.make_room()  # its descriptor may be what is missing
-                self._close_for(REST_SECONDS)
-                return
-            first = self._crowd.in_the_way(address[0])
-            if first is not None and self._round - first.entered < ROUNDS:
-                self._next = found, address
-                self._close_for(ROUND_SECONDS)
-                return
-            self._next = None
-            self._let_in(found, address)
+                self._loop.remove_reader(self._sock)
+                self._rest = self._loop.call_later(REST_SECONDS, self.open)
+                break
+            self._queue(found, address)
+        self._welcome_some()
 
-    def _let_in(self, found: socket.socket, address: Address) -> None:
+    def _queue(self, found: socket.socket, address: Address) -> None:
         found.setblocking(False)
+        peer = client_of(address[0])
+        line = self._lines.setdefault(peer, deque())
+        if self._count >= self._count_max or len(line) >= self._count_max // 2:
+            found.close()
+            if not line:
+                del self._lines[peer]
+            return
+        line.append((found, address))
+        self._count += 1
+
+    def _welcome_some(self) -> None:
+        """As many as there is time for, one of each address after the other."""
+        self._round += 1
+        before, self._looked = self._looked, time.monotonic()
+        room = max(1.0, min(AT_ONCE_MAX, (self._looked - before) * WELCOMING_SHARE / self._cost))
+        due = deque(self._lines)
+        while room > 0 and due:
+            peer = due.popleft()
+            line = self._lines.pop(peer)
+            first = self._crowd.in_the_way(peer)
+            if first is None or self._round - first.entered >= ROUNDS:
+                found, address = line.popleft()
+                self._count -= 1
+                room -= 1.0 if self._let_in(found, address) else REFUSED_COST
+                if line:
+                    due.append(peer)
+            if line:
+                self._lines[peer] = line
+        if self._lines and self._again is None:
+            self._again = self._loop.call_later(ROUND_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._again = None
+        self._welcome_some()
+
+    def _let_in(self, found: socket.socket, address: Address) -> bool:
         seat = Seat(self._crowd, found, address, self._round)
         if not self._crowd.enter(seat, address[0]):
             found.close()
-            return
+            return False
         task = self._loop.create_task(_welcome(self._server, seat, found, self._limits, self._context))
         self._welcoming.add(task)
         task.add_done_callback(self._welcoming.discard)
+        return True
 
 
 async def _welcome(

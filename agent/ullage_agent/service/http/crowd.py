@@ -4,8 +4,9 @@ A connection waits from its beginning until a request's headers are there, and b
 connections and says nothing, or says it slowly, loses them to those who ask something.
 """
 
-from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
 
 from ullage_agent.service.addresses import client_of
 
@@ -18,13 +19,24 @@ class Connected(Protocol):
         ...
 
 
+ENDED_MAX: Final = 100
+"""For how many new connections of a peer another one has to go in a second. Clients that connect again as soon as they
+are cut off, each in the place of the next, would keep the event loop busy with nothing else.
+"""
+
 C = TypeVar("C", bound=Connected)
 
 
 class Crowd(Generic[C]):
     """The connections of one listener. All calls come from its event loop."""
 
-    def __init__(self, connections_max: int, per_peer_max: int) -> None:
+    def __init__(
+        self, connections_max: int, per_peer_max: int, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
+        self._ended: dict[str, tuple[int, int]] = {}
+        """For how many of a peer another one had to go, and in which second."""
+
         self._connections_max = connections_max
         self._per_peer_max = per_peer_max
         self._peers: dict[C, str] = {}
@@ -33,10 +45,12 @@ class Crowd(Generic[C]):
         self._counts: dict[str, int] = {}
 
     def enter(self, connection: C, address: str) -> bool:
-        """Let it in to wait, in the place of another if need be; False where nobody can go, as all are at work."""
+        """Let it in to wait, in the place of another if need be; False where nobody can go, as all are at work, or too
+        many went for its peer's in this second.
+        """
         peer = client_of(address)
         for waiting in self._too_full(peer):
-            if not self._make_room(waiting):
+            if not self._may_end(peer) or not self._make_room(waiting):
                 return False
         self._peers[connection] = peer
         self._counts[peer] = self._counts.get(peer, 0) + 1
@@ -80,6 +94,16 @@ class Crowd(Generic[C]):
             yield self._waiting.get(peer, {})
         if len(self._peers) >= self._connections_max:
             yield self._longest
+
+    def _may_end(self, peer: str) -> bool:
+        """Whether one more may have to go for this peer's."""
+        second = int(self._monotonic())
+        before, count = self._ended.get(peer, (second, 0))
+        if before != second:
+            count = 0
+            self._ended = {other: found for other, found in self._ended.items() if found[0] == second}
+        self._ended[peer] = second, count + 1
+        return count < ENDED_MAX
 
     def _make_room(self, waiting: dict[C, None]) -> bool:
         longest = next(iter(waiting), None)

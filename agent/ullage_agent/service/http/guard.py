@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -20,7 +20,6 @@ from ullage_agent.service.access import Anonymous
 from ullage_agent.service.http.answers import headers_of
 from ullage_agent.service.http.protocol import ALWAYS_ANSWERED
 from ullage_agent.service.http.served import Served, Stranger
-from ullage_agent.service.log import logger
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
@@ -31,6 +30,9 @@ READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 LINGER_BYTES: Final = 64 << 20
 LINGER_SECONDS: Final = 2.0
 """How much of an unwanted body is taken in, and for how long, before its connection is closed."""
+
+LINGERING_MAX: Final = 128
+"""Requests for which that is done at a time. Beyond, a client may miss why it was refused."""
 
 HEADERS: Final = (
     (b"x-content-type-options", b"nosniff"),
@@ -48,7 +50,7 @@ class Guard:
         self._served = served
         self.under_way = 0
         self._of_peer: Counter[str] = Counter()
-        self._log = logger("audit")
+        self._lingering = Lingering()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -56,7 +58,7 @@ class Guard:
             return
         # As it was sent: what a name holds (a slash, dots) is no part of the path. `admit` decodes the names.
         scope["path"] = scope["raw_path"].decode("ascii")
-        exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds)
+        exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds, self._lingering)
         state: Any = scope["state"]
         try:
             await self._answer(scope, exchange)
@@ -72,32 +74,46 @@ class Guard:
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         peer = scope["state"]["peer"]
-        if scope["path"] not in ALWAYS_ANSWERED:
-            is_open = isinstance(self._served.authenticator, Anonymous)
-            if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):
-                self._log.warning("refused", method=scope["method"], path=scope["path"], reason=reason)
-                await exchange.refuse(Forbidden(reason))
-                return
-            if self._served.is_stopping:
-                await exchange.refuse(ServiceStopping("the service is stopping: ask again when it is back"))
-                return
-            if "is_too_much" in scope["state"]:
-                await exchange.refuse(ServiceBusy("too much waits already of what was sent"))
-                return
-            if self.under_way >= self._served.limits.requests:
-                await exchange.refuse(ServiceBusy(f"{self.under_way} requests are under way already"))
-                return
-            if self._of_peer[peer] >= self._served.limits.requests_per_peer:
-                count = self._of_peer[peer]
-                await exchange.refuse(ServiceBusy(f"{count} requests of {peer} are under way of which nobody is known"))
-                return
+        if scope["path"] not in ALWAYS_ANSWERED and (refusal := self._refusal(scope, peer)) is not None:
+            await exchange.refuse(refusal)
+            return
         self.under_way += 1
         stranger = scope["state"]["stranger"] = Stranger(self._of_peer, peer)
+        has_place = True
+
+        def give_up() -> None:
+            nonlocal has_place
+            self.under_way -= has_place
+            has_place = False
+            stranger.is_known()
+
+        exchange.before_lingering = give_up
         try:
             await self._app(scope, exchange.receive, exchange.send)
         finally:
-            self.under_way -= 1
-            stranger.is_known()
+            give_up()
+
+    def _refusal(self, scope: Any, peer: str) -> Exception | None:
+        """Why the application is not even asked, if so."""
+        is_open = isinstance(self._served.authenticator, Anonymous)
+        if reason := foreign(scope["method"], dict(scope["headers"]), is_open=is_open):
+            self._served.refused.tell(method=scope["method"], path=scope["path"], reason=reason)
+            return Forbidden(reason)
+        if self._served.is_stopping:
+            return ServiceStopping("the service is stopping: ask again when it is back")
+        if "is_too_much" in scope["state"]:
+            return ServiceBusy("too much waits already of what was sent")
+        return self._too_many(peer, is_open=is_open)
+
+    def _too_many(self, peer: str, *, is_open: bool) -> ServiceBusy | None:
+        limits, strangers = self._served.limits, self._of_peer
+        if self.under_way >= limits.requests:
+            return ServiceBusy(f"{self.under_way} requests are under way already")
+        if strangers[peer] >= limits.requests_per_peer:
+            return ServiceBusy(f"{strangers[peer]} requests of {peer} are under way of which nobody is known")
+        if not is_open and strangers.total() >= limits.requests // 2:
+            return ServiceBusy(f"{strangers.total()} requests are under way of which nobody is known")
+        return None
 
     def _measure(self, scope: Any, exchange: "_Exchange") -> None:
         """By the route's template, which has few values, and not by the path, which anybody makes up."""
@@ -134,13 +150,24 @@ class Guard:
         )
 
 
+class Lingering:
+    """How many requests take in what nobody wants of their bodies."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Any, receive: Receive, send: Send, stall_seconds: float) -> None:
+    def __init__(self, scope: Any, receive: Receive, send: Send, stall_seconds: float, lingering: "Lingering") -> None:
         self._receive = receive
         self._send = send
         self._stall_seconds = stall_seconds
+        self._lingering = lingering
+        self.before_lingering: Callable[[], None] = lambda: None
+        """Called when it only lingers: nobody waits for it any more."""
+
         self.began = time.monotonic()
         self.status = 0
         self.slug = self.detail = ""
@@ -200,13 +227,19 @@ class _Exchange:
         """Take in some of a body that nobody wants: closing on it would reset the connection, and the client might lose
         the answer that says why.
         """
+        self.before_lingering()
+        if self._lingering.count >= LINGERING_MAX:
+            return
         left = LINGER_BYTES
+        self._lingering.count += 1
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 while left > 0 and not self._is_read:
                     left -= len((await self.receive()).get("body", b""))
         except (TimeoutError, TransferStalled):
             return  # it had its time
+        finally:
+            self._lingering.count -= 1
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in headers}

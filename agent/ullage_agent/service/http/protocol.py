@@ -16,6 +16,9 @@ from ullage_agent.service.http.accepting import Seat
 from ullage_agent.service.http.starts import HeldRequest, Starts
 from ullage_agent.service.limits import Limits
 
+HEADER_COST_BYTES: Final = 64
+"""What a header counts beside its bytes: thousands of empty ones cost a hundred times what their bytes do."""
+
 LINGER_BYTES: Final = 1 << 20
 LINGER_SECONDS: Final = 2.0
 """What is taken in, and for how long, after a request that is none was refused."""
@@ -54,6 +57,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._is_refused = False
         self._timer: asyncio.TimerHandle | None = None
         self._held: HeldRequest | None = None
+        self._held_cycle: Any = None
         self._begun: Any = None
         """The request that was begun last, with its answer."""
 
@@ -61,8 +65,7 @@ class _GuardedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.seat.crowd.leave(self.seat)
-        if self.starts is not None and self._held is not None:
-            self.starts.drop(self._held)
+        self._drop_held()
         self._disarm()
         super().connection_lost(exc)
 
@@ -73,6 +76,8 @@ class _GuardedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
             return
         self._is_refused = True
+        self._drop_held()
+        self.pipeline.clear()
         if self._begun is not None:
             self._begun.disconnected = True  # what it answers must not come behind the end
             self._begun.message_event.set()
@@ -113,8 +118,9 @@ class _GuardedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
+        self._count(len(name) + len(value) + HEADER_COST_BYTES)
+        if self._is_in_head:  # else it stands behind the body, where a proxy that looks at headers does not see it
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._is_in_head = False
@@ -125,10 +131,9 @@ class _GuardedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        held = self._held
-        if held is None or self.starts is None or self.starts.grow(held, len(body)):
+        held, cycle = self._held, self._held_cycle
+        if held is None or self.cycle is not cycle or self.starts is None or self.starts.grow(held, len(body)):
             return
-        cycle: Any = self.cycle
         cycle.body.clear()
         cycle.scope["state"]["is_too_much"] = True
         self.flow.pause_reading()  # the rest would come for nothing
@@ -140,12 +145,19 @@ class _GuardedProtocol(HttpToolsProtocol):
         if self.starts is None or scope["path"] in ALWAYS_ANSWERED:
             start()
         else:
-            self._held = self.starts.begin(scope["state"]["token"], self.seat.peer, start)
+            self._held_cycle = cycle
+            self._held = self.starts.begin(scope["state"]["token"], self.seat, start)
 
     def _begin(self, cycle: Any, app: Any) -> None:
-        self._held, self._begun = None, cycle
+        self._held = self._held_cycle = None
+        self._begun = cycle
         self.seat.crowd.work(self.seat)
         super()._start_asgi_task(cycle, app)
+
+    def _drop_held(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and self.starts is not None:
+            self.starts.drop(held)
 
     def on_response_complete(self) -> None:
         self.seat.crowd.wait(self.seat)
@@ -189,6 +201,7 @@ def configured(app: Any, limits: Limits, stop_seconds: float, starts: Starts | N
         loop="none",
         log_config=None,
         access_log=False,
+        proxy_headers=False,  # or whoever is on this machine says from where it asks
         server_header=False,
         timeout_keep_alive=int(limits.idle_seconds),
         timeout_graceful_shutdown=int(stop_seconds),

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from litestar import Request
 from litestar.connection import ASGIConnection
+from litestar.exceptions import MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 
 from ullage.contract import Right
@@ -28,7 +29,7 @@ from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.host import Host
 from ullage_agent.service.http.starts import Starts
 from ullage_agent.service.limits import DECODED_TIMES, Limits
-from ullage_agent.service.log import logger
+from ullage_agent.service.log import RefusedLog, logger
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.sessions import Sessions
@@ -70,6 +71,7 @@ class Served:
         self.turns = turns
         self.starts = Starts(turns, limits)
         self.audit = logger("audit")
+        self.refused = RefusedLog(host.clock)
         self.trail = audit
         self._log = logger("reclamation")
         self.repository = host.repository
@@ -171,6 +173,8 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if handler.opt.get("is_open"):
         return
     served = served_by(connection)
+    if "operation" not in handler.opt:
+        raise MethodNotAllowedException("OPTIONS is not answered: no page of another place may ask anything here")
     authenticator, operation = served.authenticator, handler.opt["operation"]
     client = connection.client.host if connection.client else ""
     state = connection.scope["state"]
@@ -185,7 +189,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     try:
         principal = await served.call(check) if authenticator.may_block else check()
     except (Unauthenticated, Forbidden) as error:
-        served.audit.warning("refused", client=client, path=connection.url.path, reason=str(error))
+        served.refused.tell(client=client, path=connection.url.path, reason=str(error))
         raise
     ASKING.set(principal)
     served.quota.take(principal)

@@ -10,11 +10,12 @@ has not said anything yet, and when that ends nothing is left of the request.
 """
 
 import asyncio
+import select
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context
-from typing import Final
+from typing import Final, Protocol
 
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import Limits
@@ -36,14 +37,40 @@ Whose = tuple[bool, str]
 """Whether it is known who asks, and the name or else the address."""
 
 
+LOOK_SECONDS: Final = 0.5
+"""How often it is asked whether clients of requests that are not begun are gone. Nobody reads a connection of which
+much has come already, so nobody would hear of its end.
+"""
+
+GONE: Final = select.POLLERR | select.POLLHUP | select.POLLRDHUP | select.POLLNVAL
+
+
+class Waiting(Protocol):
+    """A connection whose request is not begun."""
+
+    @property
+    def peer(self) -> str:
+        """Who it is, as addresses tell."""
+        ...
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 if it has none any more."""
+        ...
+
+    def cut_off(self) -> None:
+        """End it at once."""
+        ...
+
+
 class HeldRequest:
     """A request that is not begun."""
 
-    __slots__ = ("bytes", "start", "token", "whose")
+    __slots__ = ("bytes", "connection", "start", "token", "whose")
 
-    def __init__(self, whose: Whose, token: int, start: Callable[[], None]) -> None:
+    def __init__(self, whose: Whose, token: int, connection: Waiting, start: Callable[[], None]) -> None:
         self.whose = whose
         self.token = token
+        self.connection = connection
         self.start = start
         self.bytes = 0
         """What has come of its body."""
@@ -69,22 +96,27 @@ class Starts:
         self._ahead: Counter[str] = Counter()
         """How many of each principal's wait for a turn."""
 
-        self._is_coming = self._is_ending = False
-        """Whether the loop will call `_next` as soon as it has looked at what has come; whether nothing is held."""
+        self._is_coming = self._is_watching = self._is_ending = False
+        """Whether the loop will call `_next` as soon as it has looked at what has come, and `_watch` in a while; and
+        whether nothing is held.
+        """
 
-    def begin(self, token: int, peer: str, start: Callable[[], None]) -> HeldRequest | None:
+    def begin(self, token: int, connection: Waiting, start: Callable[[], None]) -> HeldRequest | None:
         """Call `start` now, or when it is this one's turn: then what is held until it is called, or dropped."""
         name = self._known.get(token)
-        whose = (False, peer) if name is None else (True, name)
+        whose = (False, connection.peer) if name is None else (True, name)
         if whose not in self._held and self._room(whose):
             self._begun[whose] += 1
             self._look()
             start()
             return None
-        held = HeldRequest(whose, token, start)
+        held = HeldRequest(whose, token, connection, start)
         self._held.setdefault(whose, {}).setdefault(token, {})[held] = None
         self._count(1, 0)
         self._look()
+        if not self._is_watching:
+            self._is_watching = True
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch, context=Context())
         return held
 
     def grow(self, held: HeldRequest, count: int) -> bool:
@@ -160,6 +192,22 @@ class Starts:
                 held.start()
         if self._begun:
             self._look()
+
+    def _watch(self) -> None:
+        """End the connections whose clients are gone: of each, what it holds goes with it."""
+        places = select.poll()
+        there: dict[int, Waiting] = {}
+        for lines in self._held.values():
+            for held in (held for line in lines.values() for held in line):
+                if (place := held.connection.fileno()) >= 0:
+                    there[place] = held.connection
+                    places.register(place, select.POLLRDHUP)
+        for place, seen in places.poll(0) if there else ():
+            if seen & GONE:
+                there[place].cut_off()
+        self._is_watching = bool(self._held)
+        if self._is_watching:
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch, context=Context())
 
     def _due(self, whose: Whose) -> Sequence[HeldRequest]:
         """The next to be begun, each with another token; these come last the next time."""
