@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,15 @@ import pyarrow as pa
 import pyspark
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession, functions
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.types import StructField, StructType
 
 from tests.operator.support import repository
 from tests.spark.fleet import Fleet
 from ullage.client.flight import FlightClient
 from ullage.contract import Calendar, MaintenanceOperation
+from ullage.embedded.tables import Moment
 from ullage.engine.byteranges import unpack_ranges
 from ullage.wire.tickets import TableTicket
 from ullage_agent.cli.app import app
@@ -32,9 +37,10 @@ from ullage_spark.archive import RESTORED_FROM, exported, restorable
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
 from ullage_spark.plan import Budget, carry_out, reclamation_plan
-from ullage_spark.report import fragmentation
+from ullage_spark.report import FLOWFILES, RESOURCE_CLAIMS, fragmentation
 from ullage_spark.settings import SourceOptions
 from ullage_spark.space import HANDLES, NOBODY, figures
+from ullage_spark.tables import COLUMNS, NODE, ON_THE_WIRE
 
 ROOT = Path(__file__).parents[2]
 MB = 1 << 20
@@ -77,6 +83,25 @@ def dead_bytes(fleet: Fleet) -> dict[str, int]:
     return found
 
 
+def needless(spark: SparkSession) -> list[str]:
+    """Columns that a report is said to read, and can be made without."""
+
+    def empty(table: str, names: Iterable[str]) -> DataFrame:
+        return spark.createDataFrame([], StructType([StructField(name, COLUMNS[table][name]) for name in names]))
+
+    found = []
+    tables = {"resource_claims": RESOURCE_CLAIMS, "flowfiles": FLOWFILES}
+    for without, left in [(table, name) for table, names in tables.items() for name in names]:
+        made = [
+            empty(table, [name for name in names if (table, name) != (without, left)])
+            for table, names in tables.items()
+        ]
+        with suppress(AnalysisException):
+            fragmentation(made[0], made[1], 0)
+            found.append(f"{without}.{left}")
+    return found
+
+
 def test_the_report_shares_out_what_is_dead(spark: SparkSession, fleet: Fleet) -> None:
     """Every dead byte is somebody's or nobody's; live bytes are those of the queues, clones sharing one claim."""
     scatter(fleet)
@@ -87,6 +112,7 @@ def test_the_report_shares_out_what_is_dead(spark: SparkSession, fleet: Fleet) -
         rows = report.collect()
         alone = [row for node in held.nodes for row in space_of(node, json.loads(held.id)[node.name]["id"], now)]
 
+    assert needless(spark) == []
     assert plan.count("RelationV2") == 3  # tables are read as often as they stand here
     pinned: dict[str, int] = defaultdict(int)
     live: dict[tuple[str, str], int] = defaultdict(int)
@@ -297,12 +323,23 @@ def test_an_export_is_restored_byte_for_byte(spark: SparkSession, fleet: Fleet, 
     assert len(origins) == 2 * 2 * 14
 
 
-def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_path: Path) -> None:
-    """JSON for programs, Parquet for more, and a plain word where nothing can be asked."""
+def test_the_command_line_asks_the_same(
+    spark: SparkSession, fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON for programs, Parquet for more, and a plain word where nothing can be asked. A report is sent the columns
+    that it reads, and no others.
+    """
     scatter(fleet)
     run = CliRunner().invoke
+    whole, sent = Moment.batches, defaultdict[str, set[str]](set)
 
-    report = run(app, ["spark", "report", "-e", fleet.endpoint, "--json"])
+    def recorded(moment: Moment, wanted: TableTicket) -> Any:
+        sent[wanted.name].update(wanted.columns or ["everything"])
+        return whole(moment, wanted)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Moment, "batches", recorded)
+        report = run(app, ["spark", "report", "-e", fleet.endpoint, "--json"])
     shown = run(app, ["spark", "report", "-e", fleet.endpoint], env={"COLUMNS": "200"})
     plan = run(app, ["spark", "plan", "-e", fleet.endpoint, "-o", str(tmp_path / "plan")])
     nothing = run(app, ["spark", "report"], env={"ULLAGE_ENDPOINT": ""})
@@ -310,6 +347,10 @@ def test_the_command_line_asks_the_same(spark: SparkSession, fleet: Fleet, tmp_p
     done = run(app, ["spark", "plan", "--nodes", fleet.nodes, "--run", "--override", "--json"])
 
     assert {row["queue"] for row in json.loads(report.stdout)} >= {"kept", NOBODY}
+    assert sent == {
+        table: {ON_THE_WIRE[table][name].name for name in names if name != NODE}
+        for table, names in (("resource_claims", RESOURCE_CLAIMS), ("flowfiles", FLOWFILES))
+    }
     assert "pinned_bytes" in shown.stdout
     assert plan.exit_code == 0, plan.output
     assert spark.read.parquet(str(tmp_path / "plan")).columns[:4] == [

@@ -17,6 +17,7 @@ from ullage_agent.cli.app import app
 from ullage_spark import fleet as asking, lineage
 from ullage_spark.fleetrows import FleetRows
 from ullage_spark.lineage import traced
+from ullage_spark.tables import NODE, ON_THE_WIRE
 
 AWAY = "grpc://127.0.0.1:1"
 COLUMNS = ("time", "node", "type", "uuid", "parents", "children")
@@ -91,7 +92,8 @@ def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyP
     assert all(event["time"].endswith("Z") and event["node"] == "a" for event in events)
     assert "FORK" in shown.stdout
     assert "there is more of it" in shown.output
-    assert sent & {"attributes", "attributes_before"} == set()
+    shows = {*command.LINEAGE, *lineage.ORDER} - {NODE}
+    assert sent == {ON_THE_WIRE["provenance"][name].name for name in shows}
     assert away.exit_code == 2
     assert "no address of a node" in away.output
 
