@@ -96,7 +96,7 @@ def needless(spark: SparkSession) -> list[str]:
             empty(table, [name for name in names if (table, name) != (without, left)])
             for table, names in tables.items()
         ]
-        with suppress(AnalysisException):
+        with suppress(AnalysisException):  # the column is needed: as it should be
             fragmentation(made[0], made[1], 0)
             found.append(f"{without}.{left}")
     return found
