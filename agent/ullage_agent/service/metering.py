@@ -96,10 +96,9 @@ class _TimedFile:
             self._metrics.count("content_written_bytes_total", by=len(data))
 
     def write_vector(self, buffers: Sequence[bytes | memoryview], offset: int) -> None:
-        size = sum(map(len, buffers)) if self._is_content else 0  # before: afterwards none is in the processor's cache
         self._file.write_vector(buffers, offset)
         if self._is_content:
-            self._metrics.count("content_written_bytes_total", by=size)
+            self._metrics.count("content_written_bytes_total", by=sum(map(len, buffers)))
 
     def read(self, count: int, offset: int) -> bytes:
         began = time.perf_counter()

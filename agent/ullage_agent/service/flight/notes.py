@@ -63,9 +63,8 @@ class CountedSink:
 
     def batch(self, contents: list[bytes], attributes: CheckedAttributes) -> list[bytes]:
         """See `ContentSink`."""
-        size = sum(map(len, contents))  # before they are stored: afterwards the processor's cache has none of them
         stored = self._sink.batch(contents, attributes)
-        self._count(stored, size)
+        self._count(stored, sum(map(len, contents)))
         return stored
 
     def stream(self, pieces: Iterable[bytes], attributes: dict[str, str]) -> bytes:
