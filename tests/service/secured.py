@@ -23,6 +23,13 @@ from ullage_agent.service.tokens import line_of, new_token
 HOUR: Final = 3_600_000
 
 
+def known(file: Path, *names: str) -> dict[str, str]:
+    """A file of tokens that may do everything, one of each name; the tokens."""
+    made = {name: new_token() for name in names}
+    file.write_text("".join(line_of(name, ("*",), None, digest) for name, (_, digest) in made.items()))
+    return {name: secret for name, (secret, _) in made.items()}
+
+
 class Secured:
     """`tokens`: one for each right and for what an operation needs, one for all `but` each right, one for `all`, and
     one that has `expired`. `running` is to be entered.

@@ -13,14 +13,15 @@ import httpx
 import pytest
 
 from tests.service.running import Running, document_at, until
+from tests.service.secured import known
 from tests.service.test_hostile_clients import answer, connect
+from tests.service.test_probes import Member
 from tests.support import ManualClock
 from ullage.contract import AuthMode
 from ullage_agent.service.http.crowd import ENDED_MAX, Crowd
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.log import REFUSED_LINES_MAX, RefusedLog
 from ullage_agent.service.server import SPARE_DESCRIPTORS, _within_descriptors
-from ullage_agent.service.tokens import line_of, new_token
 
 EACH, ALL = 6, 16
 
@@ -29,11 +30,8 @@ class Guarded:
     """A node with few places that asks for tokens."""
 
     def __init__(self, path: Path) -> None:
-        names = ("greedy", "good")
-        made = {name: new_token() for name in names}
-        self.tokens = {name: secret for name, (secret, _) in made.items()}
         file = path / "tokens"
-        file.write_text("".join(line_of(name, ("*",), None, digest) for name, (_, digest) in made.items()))
+        self.tokens = known(file, "greedy", "good")
         auth = {"mode": AuthMode.TOKEN_FILE, "token_file": str(file)}
         self.running = Running(
             document_at(path / "r", auth=auth), Limits(requests=ALL, requests_each=EACH, requests_per_peer=ALL // 2)
@@ -115,27 +113,19 @@ def test_what_stands_behind_a_body_is_no_header(guarded: Guarded) -> None:
         assert b" 401 " in answer(sock)
 
 
-class Idle:
-    def __init__(self) -> None:
-        self.is_cut_off = False
-
-    def cut_off(self) -> None:
-        self.is_cut_off = True
-
-
 def test_few_lose_their_places_in_a_second() -> None:
     """Clients that connect again as soon as they are cut off, each in the place of the next, kept the loop busy."""
     clock = ManualClock()
-    crowd: Crowd[Idle] = Crowd(5, 2, clock.monotonic)
-    all_of_one = [Idle() for _ in range(2 + ENDED_MAX)]
+    crowd: Crowd[Member] = Crowd(5, 2, clock.monotonic)
+    all_of_one = [Member() for _ in range(2 + ENDED_MAX)]
     for each in all_of_one:
         assert crowd.enter(each, "10.0.0.1")
 
-    assert not crowd.enter(Idle(), "10.0.0.1")
+    assert not crowd.enter(Member(), "10.0.0.1")
     assert sum(each.is_cut_off for each in all_of_one) == ENDED_MAX
-    assert crowd.enter(Idle(), "10.0.0.2")
+    assert crowd.enter(Member(), "10.0.0.2")
     clock.advance(1.0)
-    assert crowd.enter(Idle(), "10.0.0.1")
+    assert crowd.enter(Member(), "10.0.0.1")
 
 
 def test_with_few_descriptors_one_has_a_part_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

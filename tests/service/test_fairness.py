@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.service.running import Running, document_at, until
+from tests.service.secured import known
 from tests.support import ManualClock
 from ullage.client.flight import FlightClient
 from ullage.client.http import HttpClient
@@ -29,7 +30,6 @@ from ullage_agent.service.fairness import (
     Stint,
 )
 from ullage_agent.service.limits import Limits
-from ullage_agent.service.tokens import line_of, new_token
 
 GREEDY: Final = ("greedy", False)
 GOOD: Final = ("good", False)
@@ -365,9 +365,8 @@ class Shared:
 @contextmanager
 def shared(tmp_path: Path, **limits: int) -> Iterator[Shared]:
     """See the class; a token of each is known already."""
-    tokens = {name: new_token() for name in ("good", "greedy")}
     file = tmp_path / "tokens"
-    file.write_text("".join(line_of(name, ("*",), None, digest) for name, (_, digest) in tokens.items()))
+    tokens = known(file, "good", "greedy")
     document = document_at(
         tmp_path / "r",
         service={"flight_port": 0, "socket_path": f"{tempfile.mkdtemp(prefix='u-')}/s"},
@@ -375,7 +374,7 @@ def shared(tmp_path: Path, **limits: int) -> Iterator[Shared]:
         auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(file)},
     )
     with Running(document, Limits(turn_seconds=600.0, **limits)) as running:
-        found = Shared(running, {name: secret for name, (secret, _) in tokens.items()})
+        found = Shared(running, tokens)
         for name in tokens:
             found.put(name, "HTTP")  # the first one reserves numbers of files, which is a transaction of its own
         running.repository.committer.listeners.append(found.gate.commit)

@@ -55,12 +55,12 @@ Address = tuple[str, int]
 class Seat:
     """One connection's, which another may get."""
 
-    def __init__(self, crowd: "Crowd[Seat]", sock: socket.socket, address: Address, entered: int) -> None:
+    def __init__(self, crowd: "Crowd[Seat]", sock: socket.socket, address: Address, peer: str, entered: int) -> None:
         self.crowd = crowd
         self.address = address
         """Of its other end, known also when that is gone."""
 
-        self.peer = client_of(address[0])
+        self.peer = peer
         self.entered = entered
         """In which of the door's rounds."""
 
@@ -155,13 +155,10 @@ class Door:
     def _queue(self, found: socket.socket, address: Address) -> None:
         found.setblocking(False)
         peer = client_of(address[0])
-        line = self._lines.setdefault(peer, deque())
-        if self._count >= self._count_max or len(line) >= self._count_max // 2:
+        if self._count >= self._count_max or len(self._lines.get(peer, ())) >= self._count_max // 2:
             found.close()
-            if not line:
-                del self._lines[peer]
             return
-        line.append((found, address))
+        self._lines.setdefault(peer, deque()).append((found, address))
         self._count += 1
 
     def _welcome_some(self) -> None:
@@ -177,7 +174,7 @@ class Door:
             if first is None or self._round - first.entered >= ROUNDS:
                 found, address = line.popleft()
                 self._count -= 1
-                room -= 1.0 if self._let_in(found, address) else REFUSED_COST
+                room -= 1.0 if self._let_in(found, address, peer) else REFUSED_COST
                 if line:
                     due.append(peer)
             if line:
@@ -189,9 +186,9 @@ class Door:
         self._again = None
         self._welcome_some()
 
-    def _let_in(self, found: socket.socket, address: Address) -> bool:
-        seat = Seat(self._crowd, found, address, self._round)
-        if not self._crowd.enter(seat, address[0]):
+    def _let_in(self, found: socket.socket, address: Address, peer: str) -> bool:
+        seat = Seat(self._crowd, found, address, peer, self._round)
+        if not self._crowd.enter(seat, peer):
             found.close()
             return False
         task = self._loop.create_task(_welcome(self._server, seat, found, self._limits, self._context))

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Protocol, TypeVar
 
-from ullage_agent.service.addresses import client_of
-
 
 class Connected(Protocol):
     """One connection."""
@@ -28,7 +26,7 @@ C = TypeVar("C", bound=Connected)
 
 
 class Crowd(Generic[C]):
-    """The connections of one listener. All calls come from its event loop."""
+    """The connections of one listener, of peers as `client_of` names them. All calls come from its event loop."""
 
     def __init__(
         self, connections_max: int, per_peer_max: int, monotonic: Callable[[], float] = time.monotonic
@@ -44,11 +42,10 @@ class Crowd(Generic[C]):
         self._longest: dict[C, None] = {}
         self._counts: dict[str, int] = {}
 
-    def enter(self, connection: C, address: str) -> bool:
+    def enter(self, connection: C, peer: str) -> bool:
         """Let it in to wait, in the place of another if need be; False where nobody can go, as all are at work, or too
         many went for its peer's in this second.
         """
-        peer = client_of(address)
         for waiting in self._too_full(peer):
             if not self._may_end(peer) or not self._make_room(waiting):
                 return False
@@ -57,9 +54,9 @@ class Crowd(Generic[C]):
         self.wait(connection)
         return True
 
-    def in_the_way(self, address: str) -> C | None:
-        """Who will have to go first if somebody of this address enters now, if anybody."""
-        return next((connection for waiting in self._too_full(client_of(address)) for connection in waiting), None)
+    def in_the_way(self, peer: str) -> C | None:
+        """Who will have to go first if another one of this peer enters now, if anybody."""
+        return next((connection for waiting in self._too_full(peer) for connection in waiting), None)
 
     def wait(self, connection: C) -> None:
         """It begins to wait for a request."""

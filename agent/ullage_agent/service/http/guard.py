@@ -50,7 +50,7 @@ class Guard:
         self._served = served
         self.under_way = 0
         self._of_peer: Counter[str] = Counter()
-        self._lingering = Lingering()
+        self._lingering = asyncio.Semaphore(LINGERING_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
@@ -122,13 +122,13 @@ class Guard:
         route = scope.get("path_template") or "none"
         metrics.count("requests_total", method, route, str(exchange.status))
         metrics.time("request_seconds", time.monotonic() - exchange.began, method, route)
-        slug = exchange.slug or scope.get("state", {}).get("slug")
+        slug = exchange.slug or scope["state"].get("slug")
         if slug:
             metrics.count("errors_total", slug)
 
     def _note(self, scope: Any, exchange: "_Exchange") -> None:
         """A line of the audit log, of what is to leave one."""
-        state = scope.get("state", {})
+        state = scope["state"]
         operation: Operation[Any] | None = state.get("operation")
         slug = exchange.slug or state.get("slug")
         rights = () if operation is None else operation.rights or ()
@@ -150,17 +150,12 @@ class Guard:
         )
 
 
-class Lingering:
-    """How many requests take in what nobody wants of their bodies."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
 class _Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Any, receive: Receive, send: Send, stall_seconds: float, lingering: "Lingering") -> None:
+    def __init__(
+        self, scope: Any, receive: Receive, send: Send, stall_seconds: float, lingering: asyncio.Semaphore
+    ) -> None:
         self._receive = receive
         self._send = send
         self._stall_seconds = stall_seconds
@@ -228,18 +223,15 @@ class _Exchange:
         the answer that says why.
         """
         self.before_lingering()
-        if self._lingering.count >= LINGERING_MAX:
+        if self._lingering.locked():
             return
         left = LINGER_BYTES
-        self._lingering.count += 1
         try:
-            async with asyncio.timeout(LINGER_SECONDS):
+            async with self._lingering, asyncio.timeout(LINGER_SECONDS):
                 while left > 0 and not self._is_read:
                     left -= len((await self.receive()).get("body", b""))
         except (TimeoutError, TransferStalled):
             return  # it had its time
-        finally:
-            self._lingering.count -= 1
 
     def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         names = {name for name, _ in headers}

@@ -71,13 +71,13 @@ class _GuardedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer, and let what is still coming run dry for a moment: a reset could overtake the answer."""
+        self._drop_held()
+        self.pipeline.clear()
         transport = self.transport
         if not transport.can_write_eof():
             super().send_400_response(msg)
             return
         self._is_refused = True
-        self._drop_held()
-        self.pipeline.clear()
         if self._begun is not None:
             self._begun.disconnected = True  # what it answers must not come behind the end
             self._begun.message_event.set()

@@ -114,9 +114,7 @@ class Starts:
         self._held.setdefault(whose, {}).setdefault(token, {})[held] = None
         self._count(1, 0)
         self._look()
-        if not self._is_watching:
-            self._is_watching = True
-            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch, context=Context())
+        self._watch_later()
         return held
 
     def grow(self, held: HeldRequest, count: int) -> bool:
@@ -193,6 +191,11 @@ class Starts:
         if self._begun:
             self._look()
 
+    def _watch_later(self) -> None:
+        if not self._is_watching:
+            self._is_watching = True
+            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch, context=Context())
+
     def _watch(self) -> None:
         """End the connections whose clients are gone: of each, what it holds goes with it."""
         places = select.poll()
@@ -205,9 +208,9 @@ class Starts:
         for place, seen in places.poll(0) if there else ():
             if seen & GONE:
                 there[place].cut_off()
-        self._is_watching = bool(self._held)
-        if self._is_watching:
-            asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch, context=Context())
+        self._is_watching = False
+        if self._held:
+            self._watch_later()
 
     def _due(self, whose: Whose) -> Sequence[HeldRequest]:
         """The next to be begun, each with another token; these come last the next time."""
