@@ -126,6 +126,6 @@ def read_stored(told: Any) -> list[bytes]:
 
 
 def _end_idle(stream: PutStream) -> None:
-    """Everything that was put is durable and answered: why the node ended it first, if it did, concerns nobody."""
+    # Everything that was put is durable and answered: why the node has ended it first, if it has, concerns nobody.
     with suppress(flight.FlightError, pa.ArrowException, OSError):
         stream.end()
