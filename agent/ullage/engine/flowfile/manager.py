@@ -13,7 +13,7 @@ from itertools import filterfalse
 
 import msgspec
 
-from ullage.contract import FlowFileSettings
+from ullage.contract import FEED_PREFIX, FlowFileSettings
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.definitions import default_definition, require_possible
@@ -109,12 +109,15 @@ class QueueManager:
                 self._hide(queue)
         return handles
 
-    def queue(self, name: str) -> FlowFileQueue:
-        """The queue of this name, for whoever puts something into it: defined with the defaults on first use."""
+    def queue(self, name: str, owner: str = "") -> FlowFileQueue:
+        """The queue of this name, for whoever puts something into it: defined with the defaults on first use, by
+        `owner`.
+        """
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
-        return self._define(default_definition(self._settings, name), keep_existing=True)
+        wanted = msgspec.structs.replace(default_definition(self._settings, name), owner=owner)
+        return self._define(wanted, keep_existing=True)
 
     def known(self, name: str) -> FlowFileQueue | None:
         """The queue of this name; None if there is none. Whoever reads asks so: a name mistyped defines nothing."""
@@ -188,6 +191,11 @@ class QueueManager:
                 queue.redefine(definition)
             self._add(queue)
             return queue
+
+    def made_by(self, owner: str) -> int:
+        """How many queues there are that this one made; those of streams count for themselves."""
+        found = list(self._by_name.values())
+        return sum(each.definition.owner == owner and not each.name.startswith(FEED_PREFIX) for each in found)
 
     def all(self) -> list[FlowFileQueue]:
         """All queues by name."""
