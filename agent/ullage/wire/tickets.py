@@ -35,7 +35,7 @@ ClaimAddress = tuple[Count, Count, Count, Count, Count, Count]
 
 
 class PutCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The command of a DoPut."""
+    """The command of a DoPut, or of one batch of it."""
 
     ttl_millis: Count = 0
     """How long the contents live; 0: until they are deleted."""
@@ -406,7 +406,7 @@ def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:
 
 
 def parse_command(raw: bytes) -> PutCommand:
-    """What a DoPut says first; InvalidArgument says what is wrong with it."""
+    """What a DoPut says first, or one of its batches of itself; InvalidArgument says what is wrong with it."""
     return _decoded(raw or b"{}", PutCommand, "command")
 
 
