@@ -114,14 +114,12 @@ def _runs(addresses: Sequence[Address]) -> Iterator[tuple[Sequence[Address], int
 def _read_run(descriptors: Mapping[int, int], run: Sequence[Address], count: int) -> list[bytes | None]:
     """The contents of neighbours, each verified; None for what does not read back."""
     data = os.pread(descriptors[run[0][0]], count, run[0][1])
-    if len(data) < count:
-        return [None] * len(run)
     contents: list[bytes | None] = []
     at = 0
     for _, _, length, crc, start, size in run:
         content = data[at : at + length]
         at += length
-        if crc32c(content) != crc:
+        if crc32c(content) != crc or len(content) != length:
             contents.append(None)
         else:
             contents.append(content if size == length else content[start : start + size])
