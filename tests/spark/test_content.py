@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +16,10 @@ from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
 from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
+from ullage.wire.tickets import TableTicket
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
-from ullage_spark.fleet import discover, socket_of
+from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import ADDRESS, AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
 
@@ -61,6 +63,35 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
 
     assert [lease.resources for lease in leases] == [(), ()]  # the snapshot's: no worker holds a file beyond its task
     assert found == at_source == expected(contents)
+
+
+def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
+    """Also while it reads the next: twice as many would not be where the processor's cache and warm memory are."""
+    group_bytes, size = 2_000_000, 100_000
+    repository = fleet.repository("a")
+    for _ in range(5):
+        with repository.session() as session:
+            session.ingest("in", [bytes(size)] * 20)
+            session.commit()
+    settings = SourceOptions.of({"endpoint": fleet.endpoint})
+    node = next(node for node in discover(settings) if node.name == "a")
+    columns = TableTicket(name="flowfiles", columns=["uuid", *ADDRESS])
+    rows = flight_of(settings, node).table(columns).read_all().combine_chunks().to_batches()[0]
+    rows = rows.append_column("node", pa.array(["a"] * rows.num_rows))
+
+    def use(_: pa.RecordBatch, contents: list[bytes]) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([len(contents)], pa.int64())], names=["count"])
+
+    opener = Opener(settings, {"a": node}, ContentUse(pickled(use), group_bytes=group_bytes))
+    tracemalloc.start()
+    try:
+        counts = [made.column("count")[0].as_py() for made in opener.run(iter([rows]))]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert counts == [20] * 5
+    assert most < 1.5 * group_bytes
 
 
 def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession, fleet: Fleet) -> None:
