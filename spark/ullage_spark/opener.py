@@ -28,6 +28,7 @@ from ullage_spark.errors import ContentUnreadable, SparkSourceError
 from ullage_spark.fleet import BUSY_SECONDS, asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
+from ullage_spark.workers import begin_task
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
 """Where content lies on its node, as the table `flowfiles` has it."""
@@ -115,6 +116,7 @@ class Opener(Carried):
         """What `use` makes of each group of rows."""
         from pyspark import cloudpickle  # noqa: PLC0415
 
+        begin_task()
         use = cloudpickle.loads(self.how.use)
         # The C library keeps memory that is given back only up to the largest block that it has seen come and go: with
         # less, each group would be faulted in anew, which takes longer than reading it. Nothing touches this one.
