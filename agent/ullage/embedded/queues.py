@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ullage.contract import NO_QUEUE, QueueUse
+from ullage.contract import FEED_PREFIX, NO_QUEUE, QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
@@ -32,10 +32,12 @@ def require_puts(queues: QueueManager, acting: Acting, queue: str) -> None:
 
 
 def require_own_room(queues: QueueManager, acting: Acting, queue: str) -> None:
-    """QuotaReached if there is no such queue, and they have made as many as one may. Handles stand in none."""
+    """QuotaReached if there is no such queue, and they have made as many as one may. Handles stand in none, and streams
+    have a quota of their own.
+    """
     if acting.queues_max is None or queue == NO_QUEUE or queues.known(queue) is not None:
         return
-    made = queues.made_by(acting.by)
+    made = sum(q.definition.owner == acting.by and not q.name.startswith(FEED_PREFIX) for q in queues.all())
     if made >= acting.queues_max:
         raise QuotaReached.of(acting.owner, f"made {made} queues", "queues_each", "remove some that are empty")
 

@@ -13,7 +13,7 @@ from itertools import filterfalse
 
 import msgspec
 
-from ullage.contract import FEED_PREFIX, FlowFileSettings
+from ullage.contract import FlowFileSettings
 from ullage.engine.committer import ChangingParts
 from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.definitions import default_definition, require_possible
@@ -188,11 +188,6 @@ class QueueManager:
                 queue.redefine(definition)
             self._add(queue)
             return queue
-
-    def made_by(self, owner: str) -> int:
-        """How many queues there are that this one made; those of streams count for themselves."""
-        found = list(self._by_name.values())
-        return sum(each.definition.owner == owner and not each.name.startswith(FEED_PREFIX) for each in found)
 
     def all(self) -> list[FlowFileQueue]:
         """All queues by name."""
