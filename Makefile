@@ -106,7 +106,7 @@ bench: $(STAMP) ## Measure, and print the ratios of docs/performance.md
 bench-peers: $(STAMP) ## The same beside NiFi's and Ambry's own classes; needs Maven; NIFI_SRC and AMBRY_SRC name their source
 	@$(BIN)/python -m bench --peers
 
-bench-check: $(STAMP) ## Has a change made a main operation slower than at BASE (a revision or a directory)? Ten minutes
+bench-check: $(STAMP) ## Has a change made a main operation slower than at BASE (a revision or a directory)? 20 minutes
 	@$(BIN)/python -m bench.check $(BASE)
 
 soak: $(STAMP) ## An hour of mixed load on a node: do memory, descriptors, disk and waiting stay as they were?

@@ -85,7 +85,7 @@ def _single(
             "HTTP": lambda: put(http, iter(pieces) if content is None else content),
         }
         if content is not None:
-            works["Flight"] = lambda: list(flight.put_many([[content]]))
+            works["Flight"] = lambda: flight.put([content])
         seconds = rotate(rounds, {what: partial(repeated, work, count) for what, work in works.items()})
     for path in ("Flight", "socket", "HTTP"):
         for peer, against in (("engine", "the engine, called"), ("receiver", "a socket that only receives")):

@@ -39,6 +39,9 @@ CASES: Final = (
     "update-batches",
     "provenance-costs",
     "reclaim-copying",
+    "agent-puts",
+    "agent-single-puts",
+    "agent-reads",
 )
 """The main operations, those of which each row is a speed."""
 

@@ -95,7 +95,7 @@ def _asked(stack: ExitStack, there: Node, token: str) -> tuple[str, Asked]:
         "get over HTTP": lambda: http.content(path),
         "put over HTTP": lambda: put(http, CONTENT),
         "get over Flight": lambda: flight.get_many([id]),
-        "put over Flight": lambda: list(flight.put_many([[CONTENT]])),
+        "put over Flight": lambda: flight.put([CONTENT]),
         "get over the socket": lambda: local.read_all([uuid]),
         "put over the socket": lambda: local.put_many([CONTENT]),
     }

@@ -22,6 +22,7 @@ from ullage_spark.reader import table_rows
 from ullage_spark.settings import FollowOptions
 from ullage_spark.tables import schema_asked
 from ullage_spark.versions import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from ullage_spark.workers import begin_task
 
 T = TypeVar("T")
 
@@ -164,6 +165,7 @@ class FleetStreamReader(Carried, DataSourceStreamReader, SupportsTriggerAvailabl
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        begin_task()
         if isinstance(partition, StreamPart):  # else Spark runs one task even where there is nothing
             count = partition.count if self._settings.fails_on_data_loss else None
             wanted = msgspec.structs.replace(self._wanted(partition), count=count)

@@ -6,9 +6,11 @@
 Only what the function makes of it goes through Spark: contents of a whole source would pass the JVM twice.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +28,7 @@ from ullage_spark.errors import ContentUnreadable, SparkSourceError
 from ullage_spark.fleet import BUSY_SECONDS, asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
+from ullage_spark.workers import begin_task
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
 """Where content lies on its node, as the table `flowfiles` has it."""
@@ -113,6 +116,7 @@ class Opener(Carried):
         """What `use` makes of each group of rows."""
         from pyspark import cloudpickle  # noqa: PLC0415
 
+        begin_task()
         use = cloudpickle.loads(self.how.use)
         # The C library keeps memory that is given back only up to the largest block that it has seen come and go: with
         # less, each group would be faulted in anew, which takes longer than reading it. Nothing touches this one.
@@ -137,51 +141,60 @@ class Opener(Carried):
             node = self.nodes.get(name)
             if node is None:
                 raise SparkSourceError(f"node {name} is not in the fleet that the options name")
-            ahead = self._ahead(node, rows)
+            wanted = _addresses(rows)
+            ahead = self._ahead(node, wanted)
             asked = -1
-            for at, count in self._groups(rows):
+            for at, count in self._groups(wanted):
                 while asked < at + count:
                     asked = next(ahead, rows.num_rows)
+                # Nothing here holds contents by a name: they are given back when the function has returned, and the
+                # next ones come to lie in the same memory, which is faulted in and partly in the processor's cache.
                 group = rows.slice(at, count)
-                contents = self._files(node, group) if self.how.as_files else self._contents(node, group)
-                yield from _batches_of(use(group, contents))
+                yield from _batches_of(use(group, self._opened(node, group, wanted[at : at + count])))
 
-    def _ahead(self, node: FleetNode, rows: pa.RecordBatch) -> Iterator[int]:
+    def _opened(self, node: FleetNode, group: pa.RecordBatch, wanted: Sequence[Address]) -> list[Any]:
+        return (self._files if self.how.as_files else self._contents)(node, group, wanted)
+
+    def _ahead(self, node: FleetNode, wanted: Sequence[Address]) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
         local = socket_of(self.settings, node)
         if local is None:
             return
-        firsts = _first_rows(rows.column(ADDRESS[0]))
+        firsts = _first_rows([address[0] for address in wanted])
         for begin in range(0, len(firsts), AHEAD_FILES):
             end = begin + AHEAD_FILES
             with suppress(UllageError):  # whoever reads asks again, and says what is wrong
-                local.expect(_addresses(rows.take(firsts[begin:end])))
-            yield firsts[end] if end < len(firsts) else rows.num_rows
+                local.expect([wanted[row] for row in firsts[begin:end]])
+            yield firsts[end] if end < len(firsts) else len(wanted)
 
-    def _groups(self, rows: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-        first, total = 0, 0
-        for at, size in enumerate(_listed(rows.column("size"))):
-            if at > first and (total + size > self.how.group_bytes or at - first >= GROUP_ROWS):
-                yield first, at - first
-                first, total = at, 0
-            total += size
-        if first < rows.num_rows:
-            yield first, rows.num_rows - first
+    def _groups(self, wanted: Sequence[Address]) -> Iterator[tuple[int, int]]:
+        """The first row of each group, and how many there are in it."""
+        ends = list(accumulate(address[-1] for address in wanted))
+        first = total = 0
+        while first < len(ends):
+            fit = bisect_right(ends, total + self.how.group_bytes, first, min(first + GROUP_ROWS, len(ends)))
+            end = max(fit, first + 1)
+            yield first, end - first
+            first, total = end, ends[end - 1]
 
-    def _contents(self, node: FleetNode, group: pa.RecordBatch) -> list[bytes | str | None]:
+    def _contents(
+        self, node: FleetNode, group: pa.RecordBatch, addresses: Sequence[Address]
+    ) -> list[bytes | str | None]:
         """Contents in order; of an empty one, which has no claim, no bytes.
 
         They are looked for in the order of their addresses: neighbours are read with one call.
         """
-        order = pc.sort_indices(group, sort_keys=[(name, "ascending") for name in ADDRESS[:2]])  # nulls come last
-        rows = group.take(order).slice(0, group.num_rows - group.column(ADDRESS[0]).null_count)
-        wanted, seals = _addresses(rows), _seals(rows)
+        wanted, seals = sorted(each for each in addresses if each[0] != NO_CLAIM), _seals(group, addresses)
         local = socket_of(self.settings, node)
         found = self._remote(node, wanted, seals) if local is None else self._nearest(local, node, wanted, seals)
-        contents: list[bytes | str | None] = [b""] * group.num_rows
-        for at, content, address in zip(_listed(order), found, wanted, strict=False):
-            contents[at] = content if type(content) is bytes else self._instead(node, address, str(content))
-        return contents
+        if wanted != addresses:
+            order = sorted(range(len(addresses)), key=addresses.__getitem__)  # those without a claim come first
+            in_order = dict(zip(order[len(addresses) - len(wanted) :], found, strict=True))
+            found = [in_order.get(at, b"") for at in range(len(addresses))]
+        if {bytes}.issuperset(map(type, found)):
+            return found  # type: ignore[return-value]
+        each = zip(found, addresses, strict=True)
+        return [one if isinstance(one, bytes) else self._instead(node, address, one) for one, address in each]
 
     def _instead(self, node: FleetNode, address: Address, slug: str) -> str | None:
         """What stands in the place of a content that cannot be read. ContentUnreadable if nothing may."""
@@ -200,16 +213,16 @@ class Opener(Carried):
             )
         return None
 
-    def _files(self, node: FleetNode, group: pa.RecordBatch) -> list[ContentFile | str | None]:
+    def _files(
+        self, node: FleetNode, group: pa.RecordBatch, addresses: Sequence[Address]
+    ) -> list[ContentFile | str | None]:
         """The contents as files: of a large one, which is alone in its group, a window at a time."""
-        if group.num_rows == 1 and group.column("size")[0].as_py() > self.how.group_bytes:
-            return [self._large(node, group)]
-        found = self._contents(node, group)
+        if addresses[0][-1] > self.how.group_bytes:
+            return [self._large(node, addresses[0], _seals(group, addresses))]
+        found = self._contents(node, group, addresses)
         return [ContentFile(len(each), _nothing_more, each) if isinstance(each, bytes) else each for each in found]
 
-    def _large(self, node: FleetNode, row: pa.RecordBatch) -> ContentFile | str | None:
-        (address,), seals = _addresses(row), _seals(row)
-
+    def _large(self, node: FleetNode, address: Address, seals: Seals) -> ContentFile | str | None:
         def asked(at: int, count: int) -> bytes | str:
             local = socket_of(self.settings, node)
             if local is not None:
@@ -324,25 +337,25 @@ def _nothing_more(start: int, count: int) -> bytes:
 
 
 def _addresses(rows: pa.RecordBatch) -> list[Address]:
-    return list(zip(*(_listed(rows.column(name)) for name in ADDRESS), strict=True))
+    """Of an empty content, which has no claim, with NO_CLAIM instead."""
+    columns = (rows.column(name) for name in ADDRESS)
+    filled = (pc.fill_null(column, NO_CLAIM) if column.null_count else column for column in columns)
+    return list(zip(*(column.to_numpy().tolist() for column in filled), strict=True))  # in a third of to_pylist's time
 
 
-def _seals(rows: pa.RecordBatch) -> Seals:
+def _seals(rows: pa.RecordBatch, addresses: Sequence[Address]) -> Seals:
     """By address; nothing where rows have none, or the node says that they need none."""
     if SEAL not in rows.schema.names or rows.column(SEAL).null_count == rows.num_rows:
         return {}
-    return dict(zip(_addresses(rows), rows.column(SEAL).to_pylist(), strict=True))
+    return dict(zip(addresses, rows.column(SEAL).to_pylist(), strict=True))
 
 
-def _first_rows(resources: pa.Array) -> list[int]:
+def _first_rows(resources: list[int]) -> list[int]:
     """The first row of each resource claim, in order; of empty contents, which have none, no row."""
-    firsts: dict[int, int] = {}
-    for row, number in enumerate(_listed(pc.fill_null(resources, NO_CLAIM))):
-        firsts.setdefault(number, row)
-    firsts.pop(NO_CLAIM, None)
-    return list(firsts.values())
-
-
-def _listed(numbers: pa.Array) -> list[int]:
-    """As Python's numbers; by way of NumPy, which takes a third of the time."""
-    return numbers.to_numpy().tolist()  # type: ignore[no-any-return]
+    firsts = []
+    row = 0
+    for number in dict.fromkeys(resources):
+        row = resources.index(number, row)
+        if number != NO_CLAIM:
+            firsts.append(row)
+    return firsts

@@ -40,6 +40,7 @@ from ullage_spark.tables import (
     columns_of,
     schema_asked,
 )
+from ullage_spark.workers import begin_task
 
 EVENTS: Final = "provenance"
 
@@ -113,6 +114,7 @@ class TableReader(Carried, DataSourceReader):
             return called(self._settings).nodes
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        begin_task()
         if isinstance(partition, RollPart):
             return self._completeness()
         part = self._bound(partition) if isinstance(partition, SlotPart) else partition

@@ -51,6 +51,7 @@ from ullage_spark.fleet import (
 from ullage_spark.lineage_events import ToldRun, queue_dataset
 from ullage_spark.settings import SinkOptions, StoreOptions, WriteOptions
 from ullage_spark.versions import DataSourceStreamArrowWriter
+from ullage_spark.workers import begin_task
 
 NAMESPACE: Final = uuid.UUID("6d1a2f6e-7f0c-4c53-9d0b-0c9a4f6d1e11")
 """Of write ids that are made of names: the same name gives the same write on every node, and in every run."""
@@ -386,6 +387,7 @@ class ContentBatchWriter(StagingWriter, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage them; of what is written already only look whether it is the same."""
+        begin_task()
         if self._decided is None:
             return self._stage(self._write, iterator, begins=False)
         rows = Fingerprint()
@@ -417,6 +419,7 @@ class ContentStreamWriter(StagingWriter, DataSourceStreamArrowWriter):
         super().__init__(settings, schema, application=settings.application)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        begin_task()
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH_PROPERTY)
         if batch is None:

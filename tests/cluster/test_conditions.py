@@ -101,6 +101,8 @@ def _well(looks: Looks) -> None:
         made_so = {"spec": {"template": {"spec": {"containers": [container]}}}}
         fleet.kubectl("patch", *theirs, f"--patch={json.dumps(made_so)}")
         looks.until("well", f"Degraded {said}", words="" if said == "Well" else "containers[name=theirs]")
+    # Each change of the workload is rolled out: what comes next looks at kstatus, which waits for that.
+    looks.until("well", "Degraded Well", "Reconciling Settled")
 
 
 def _troubled(looks: Looks) -> None:

@@ -284,3 +284,30 @@ def test_settled_writes_are_remembered_within_a_bound() -> None:
     assert [writes.find(id) is not None for id in ids] == [True, False, False, True, True, True]
     writes.forget(9)
     assert len(writes) == 1
+
+
+def test_who_settles_most_loses_what_is_remembered_and_nobody_else() -> None:
+    """Verdicts where there are too many, and before that the words of those that have many; a start finds the same."""
+    writes = StagedWrites(settled_max=6, words_bytes_max=100)
+    ids = new_uuids(9)
+
+    def commit(id: bytes, owner: str, decision: bytes) -> None:
+        writes.set(StagedWrite(id, WriteState.COMMITTED, owner, 0, 0, 0, 9, decision=decision))
+
+    for id in ids[:2]:
+        commit(id, "good", b"g" * 20)
+    for id in ids[2:]:
+        commit(id, "hostile", b"h" * 25)
+    again = StagedWrites(settled_max=6, words_bytes_max=100)
+    for record in writes.operations():
+        assert isinstance(record, StagedWrite)
+        again.set(record)
+
+    for found in (writes, again):
+        kept = [found.find(id) for id in ids]
+        assert [each and len(each.record.decision) for each in kept] == [20, 20, None, None, None, 0, 0, 25, 25]
+    for id in ids[5:]:
+        commit(id, "hostile", b"")  # another state of each: what was counted of it is not any more
+    commit(ids[2], "good", b"g" * 60)
+    kept = [writes.find(id) for id in ids[:3]]
+    assert [each and len(each.record.decision) for each in kept] == [20, 20, 60]

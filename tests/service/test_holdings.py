@@ -42,13 +42,14 @@ SMALL = Limits(
     holds_each=2,
     writes_each=2,
     streams_each=2,
+    queues_each=2,
 )
 
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     made = Secured(tmp_path_factory.mktemp("secured"), socket=True, limits=SMALL)
-    for name in ("hostile", "good"):
+    for name in ("hostile", "good", "maker"):
         made.admit(name, "writer")
     made.admit("warden", "leases:delete,leases:create,content:create")
     with made.running:
@@ -127,6 +128,52 @@ def test_over_flight_one_at_its_quota_leaves_room(
     assert refused.startswith("quota-reached")
     assert quota in refused
     assert good.slug(lambda: good.act(name, **body(4))) == ""
+
+
+def test_who_has_made_many_queues_makes_no_more(secured: Secured) -> None:
+    """Over each way to make one; those that there are take more, and one that is removed leaves room."""
+    flights = Flight(secured, "maker")
+    with secured.client("maker") as maker, secured.client("good") as good, secured.client("all") as admin:
+
+        def put(name: str) -> httpx.Response:
+            return maker.post(f"/v1/queues/{name}/flowfiles", content=b"x")
+
+        def put_batch(name: str) -> httpx.Response:
+            return maker.post(f"/v1/queues/{name}/batch", json={"items": [{"content": "eA=="}]})
+
+        def define(name: str) -> httpx.Response:
+            return maker.put(f"/v1/queues/{name}", json={})
+
+        def transfer(name: str) -> httpx.Response:
+            session = f"/v1/sessions/{maker.post('/v1/sessions', json={}).json()['session']}"
+            assert maker.post(f"{session}/create", json={}).status_code == 201
+            answer = maker.post(f"{session}/commit", json={"rest_to": name})
+            maker.post(f"{session}/rollback", json={})
+            return answer
+
+        def ingest(name: str) -> httpx.Response:
+            session = f"/v1/sessions/{maker.post('/v1/sessions', json={}).json()['session']}"
+            body = {"items": [{"content": "eA=="}]}
+            answer = maker.post(f"{session}/ingest", params={"queue": name}, json=body)
+            maker.post(f"{session}/commit" if answer.is_success else f"{session}/rollback", json={})
+            return answer
+
+        ways = (put, put_batch, define, transfer, ingest)
+        for way in ways:
+            assert way("own-0").is_success
+            assert way("own-1").is_success
+            for other in ways:
+                refused = other("own-2")
+                assert (refused.status_code, "queues_each" in refused.json()["detail"]) == (429, True)
+            said = flights.slug(lambda: flights.act("write-begin", write=f"{9:032x}", queue="own-2"))
+            assert said.startswith("quota-reached")
+            assert put("own-1").is_success
+            assert maker.post("/v1/handles", content=b"x").is_success
+            assert good.post("/v1/queues/theirs/flowfiles", content=b"x").is_success
+            assert "own-2" not in {queue["name"] for queue in admin.get("/v1/queues").json()}
+            for name in ("own-0", "own-1", "theirs"):
+                admin.delete(f"/v1/queues/{name}/flowfiles")
+                assert admin.delete(f"/v1/queues/{name}").is_success
 
 
 def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:

@@ -1,7 +1,10 @@
 """Content opened in the task: the right bytes over every path, whatever happens to the files meanwhile."""
 
+import gc
 import hashlib
+import os
 import threading
+import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,9 +18,10 @@ from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
 from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
+from ullage.wire.tickets import TableTicket
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
-from ullage_spark.fleet import discover, socket_of
+from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import ADDRESS, AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
 
@@ -61,6 +65,53 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
 
     assert [lease.resources for lease in leases] == [(), ()]  # the snapshot's: no worker holds a file beyond its task
     assert found == at_source == expected(contents)
+
+
+def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
+    """Also while it reads the next: twice as many would not be where the processor's cache and warm memory are."""
+    group_bytes, size = 2_000_000, 100_000
+    repository = fleet.repository("a")
+    for _ in range(5):
+        with repository.session() as session:
+            session.ingest("in", [bytes(size)] * 20)
+            session.commit()
+    settings = SourceOptions.of({"endpoint": fleet.endpoint})
+    node = next(node for node in discover(settings) if node.name == "a")
+    columns = TableTicket(name="flowfiles", columns=["uuid", *ADDRESS])
+    rows = flight_of(settings, node).table(columns).read_all().combine_chunks().to_batches()[0]
+    rows = rows.append_column("node", pa.array(["a"] * rows.num_rows))
+
+    def use(_: pa.RecordBatch, contents: list[bytes]) -> pa.RecordBatch:
+        return pa.record_batch([pa.array([len(contents)], pa.int64())], names=["count"])
+
+    opener = Opener(settings, {"a": node}, ContentUse(pickled(use), group_bytes=group_bytes))
+    tracemalloc.start()
+    try:
+        counts = [made.column("count")[0].as_py() for made in opener.run(iter([rows]))]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert counts == [20] * 5
+    assert most < 1.5 * group_bytes
+
+
+def test_a_workers_second_task_is_not_looked_through_with_all_modules(spark: SparkSession, fleet: Fleet) -> None:
+    """PySpark looks for garbage after each task, which with them takes longer than a small task."""
+    fleet.fill(3, 5)
+
+    def told(_rows: pa.RecordBatch, _contents: list[bytes]) -> pa.RecordBatch:
+        return pa.record_batch(
+            [pa.array([os.getpid()]), pa.array([gc.get_freeze_count()])], names=["process", "spared"]
+        )
+
+    with snapshot(spark, endpoint=fleet.endpoint) as held:
+        df = held.with_content(told, "process bigint, spared bigint", parts=2)
+        first, second = df.collect(), df.collect()
+
+    again = [row.spared for row in second if row.process in {row.process for row in first}]
+    assert again
+    assert min(again) > 10_000
 
 
 def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession, fleet: Fleet) -> None:

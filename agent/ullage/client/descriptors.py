@@ -111,17 +111,19 @@ def _runs(addresses: Sequence[Address]) -> Iterator[tuple[Sequence[Address], int
         yield addresses[first:], end - begin
 
 
-def _read_run(descriptors: Mapping[int, int], run: Sequence[Address], count: int) -> Iterator[bytes | None]:
+def _read_run(descriptors: Mapping[int, int], run: Sequence[Address], count: int) -> list[bytes | None]:
     """The contents of neighbours, each verified; None for what does not read back."""
     data = os.pread(descriptors[run[0][0]], count, run[0][1])
+    contents: list[bytes | None] = []
     at = 0
     for _, _, length, crc, start, size in run:
         content = data[at : at + length]
         at += length
         if crc32c(content) != crc or len(content) != length:
-            yield None
+            contents.append(None)
         else:
-            yield content if size == length else content[start : start + size]
+            contents.append(content if size == length else content[start : start + size])
+    return contents
 
 
 def _one(descriptors: Mapping[int, int], place: Place) -> bytes:

@@ -14,19 +14,18 @@ import pyarrow.compute as pc
 from pyarrow import flight
 
 from ullage.client.proof import is_secret, require_encrypted
+from ullage.client.puts import PutStreams, read_stored
 from ullage.client.waits import Waits
 from ullage.errors import NotReachable, UllageError
 from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
 from ullage.wire.schemas import ATTRIBUTES, GET_SCHEMA, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA, SCHEMAS
 from ullage.wire.tickets import (
-    UUID_BYTES,
     ClaimAddress,
     ContentTicket,
     FlightAction,
     PutCommand,
     TableTicket,
-    parse_stored,
 )
 
 Q = TypeVar("Q")
@@ -60,6 +59,13 @@ RECEIVED_BYTES_MAX: Final = 64 << 20
 """One message: a node sends 16 MiB at a time, and more only where a single row has more."""
 
 
+PUT_SCHEMAS: Final = (
+    pa.schema([PUT_SCHEMA.field(PUT_CONTENT)]),
+    pa.schema([PUT_SCHEMA.field(PUT_CONTENT), PUT_SCHEMA.field(PUT_ATTRIBUTES)]),
+)
+"""Contents alone, and with attributes."""
+
+
 class FlightClient(Closable):
     """One node. Thread-safe. Errors: whatever the node refuses, NotReachable. Nothing is retried here. InvalidArgument
     for a token that would go in the clear to another machine.
@@ -88,11 +94,28 @@ class FlightClient(Closable):
             with open(ca_file, "rb") as file:
                 roots["tls_root_certs"] = file.read()
         self._client = flight.connect(url, **roots)
+        self._puts = PutStreams(lambda schema: self._do_put(PutCommand(), schema))
 
     def close(self) -> None:
         """Close the connection."""
+        self._puts.close()
         self._waits.close()
         self._client.close()
+
+    def put(
+        self,
+        contents: Sequence[bytes],
+        attributes: Sequence[dict[str, str]] | None = None,
+        ttl_millis: int = 0,
+        key: str | None = None,
+        lifetime: int = 2,
+    ) -> list[bytes]:
+        """Store contents in one transaction; their uuids, once it is durable. `attributes`: one mapping a content."""
+        schema = PUT_SCHEMAS[attributes is not None]
+        command = PutCommand(ttl_millis=ttl_millis, lifetime=lifetime, key=key)
+        batch = _packed(contents, attributes, schema)
+        with self._telling(), self._puts.one(schema) as stream:
+            return stream.put(batch, command)
 
     def put_many(
         self,
@@ -105,32 +128,28 @@ class FlightClient(Closable):
         """Store batches, each in a transaction; the uuids of each come once it is durable. `attributes` go with each
         batch, one mapping a content.
         """
-        names = [PUT_CONTENT] if attributes is None else [PUT_CONTENT, PUT_ATTRIBUTES]
-        schema = pa.schema([PUT_SCHEMA.field(name) for name in names])
+        schema = PUT_SCHEMAS[attributes is not None]
+        packed = (_packed(contents, attributes, schema) for contents in batches)
+        return self._put(PutCommand(ttl_millis=ttl_millis, lifetime=lifetime, key=key), packed, schema)
 
-        def packed() -> Iterator[pa.RecordBatch]:
-            for contents in batches:
-                arrays = [pa.array(contents, pa.binary())]
-                if attributes is not None:
-                    arrays.append(pa.array([list(each.items()) for each in attributes], ATTRIBUTES))
-                yield pa.record_batch(arrays, schema=schema)
-
-        return self._put(PutCommand(ttl_millis=ttl_millis, lifetime=lifetime, key=key), packed(), schema)
+    def _do_put(self, command: PutCommand, schema: pa.Schema) -> tuple[Any, Any]:
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
+        writer, told = self._client.do_put(descriptor, schema, self._options)
+        return writer, told
 
     def _put(self, command: PutCommand, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[list[bytes]]:
         """Send batches, few outstanding at a time; the uuids of each come once it is durable."""
-        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(command))
         with self._telling():
-            writer, told = self._client.do_put(descriptor, schema, self._options)
+            writer, told = self._do_put(command, schema)
             sent = 0
             try:
                 for sent, batch in enumerate(batches, start=1):
                     writer.write_batch(batch)
                     if sent > OUTSTANDING:
-                        yield _uuids(told)
+                        yield read_stored(told)
                 writer.done_writing()
                 for _ in range(min(sent, OUTSTANDING)):
-                    yield _uuids(told)
+                    yield read_stored(told)
             finally:
                 writer.close()
 
@@ -262,14 +281,13 @@ class FlightClient(Closable):
             raise _told(self.url, error) from error
 
 
-def _uuids(told: Any) -> list[bytes]:
-    answer = told.read()
-    if answer is None:
-        raise NotReachable("the node ended the stream before it had answered")
-    uuids = parse_stored(answer.to_pybytes())
-    if uuids and len(uuids[-1]) < UUID_BYTES:  # the others are pieces of that length
-        raise NotReachable("the node answered a batch with something else than uuids")
-    return uuids
+def _packed(
+    contents: Sequence[bytes], attributes: Sequence[dict[str, str]] | None, schema: pa.Schema
+) -> pa.RecordBatch:
+    arrays = [pa.array(contents, pa.binary())]
+    if attributes is not None:
+        arrays.append(pa.array([list(each.items()) for each in attributes], ATTRIBUTES))
+    return pa.record_batch(arrays, schema=schema)
 
 
 def _told(url: str, error: Exception) -> UllageError:

@@ -115,9 +115,7 @@ class RemoteHandles(Handles):
             found = link.retries.run(lambda: local.put_many(contents, attributes, ttl_millis, key, int(lifetime)))
         elif flight is not None:
             mappings = of_each(contents, attributes)
-            (found,) = link.retries.run(
-                lambda: list(flight.put_many([contents], mappings, ttl_millis, key, int(lifetime)))
-            )
+            found = link.retries.run(lambda: flight.put(contents, mappings, ttl_millis, key, int(lifetime)))
         else:
             body = HandleBatch(items=items_of(contents, attributes), ttl=f"{ttl_millis}ms", lifetime=name_of(lifetime))
             stored = link.ask(operations.PUT_HANDLES, body, key=key)

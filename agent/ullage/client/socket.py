@@ -139,10 +139,14 @@ class SocketClient(Closable):
         with self._lock:
             while len(contents) < len(addresses):
                 rest = addresses[len(contents) :]
-                self.expect(rest)
-                # Where not all were answered at once, the files of those that were are given back with the next
-                # question, and so may be those that were held before.
-                end = next((at for at, address in enumerate(rest) if address[0] not in self._is_home), len(rest))
+                resources = {address[0] for address in rest}
+                if not resources <= self._is_home.keys():
+                    self.expect(rest)
+                end = len(rest)
+                if not resources <= self._is_home.keys():
+                    # Not all were answered at once. The files of those that were are given back with the next question,
+                    # and so may be those that were held before.
+                    end = next(at for at, address in enumerate(rest) if address[0] not in self._is_home)
                 contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._is_home))  # noqa: B023 - at once
         return contents
 

@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any, Final, Protocol
 
 from ullage.contract import QueueUse, Right
+from ullage.embedded.queues import require_puts
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.feeds import FeedLag as FeedLag, Reader
 from ullage.engine.model import HANDLE_QUEUE, StagedWrite
@@ -182,9 +183,10 @@ def _write(
 ) -> StagedWriteStatus:
     """A step of a staged write, and how it stands afterwards."""
     staging, id = repository.engine.staging, _own_write(repository, asked.write, ends=action is tickets.WRITE_ABORT)
-    attempts = {_uuid(attempt, "attempt"): count for attempt, count in asked.attempts.items()}
+    # One that has staged nothing would be remembered for nothing.
+    attempts = {_uuid(attempt, "attempt"): count for attempt, count in asked.attempts.items() if count}
     if action is tickets.WRITE_BEGIN:
-        repository.acting.require(QueueUse.WRITE, asked.queue)
+        require_puts(repository.engine.queues, repository.acting, asked.queue)
         lasts = asked.lasts_millis
         begun = staging.begin(
             id,

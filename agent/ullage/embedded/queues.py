@@ -5,14 +5,16 @@ from typing import Any
 
 import msgspec
 
-from ullage.contract import QueueUse
+from ullage.contract import FEED_PREFIX, NO_QUEUE, QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.engine import Engine
+from ullage.engine.flowfile.manager import QueueManager
 from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.session import ProcessSession
+from ullage.errors import QuotaReached
 from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
 from ullage.interface.queues import LISTED_MAX, Queues
 from ullage.interface.values import AnyContent, CheckedAttributes
@@ -21,6 +23,23 @@ from ullage.wire.queues import FlowFile, QueueStatus
 
 COMPONENT = "queues"
 """Who puts into a queue without a session, as provenance events tell it."""
+
+
+def require_puts(queues: QueueManager, acting: Acting, queue: str) -> None:
+    """Forbidden if they may not put anything into it; QuotaReached if it would be one more than they may make."""
+    acting.require(QueueUse.WRITE, queue)
+    require_own_room(queues, acting, queue)
+
+
+def require_own_room(queues: QueueManager, acting: Acting, queue: str) -> None:
+    """QuotaReached if there is no such queue, and they have made as many as one may. Handles stand in none, and streams
+    have a quota of their own.
+    """
+    if acting.queues_max is None or queue == NO_QUEUE or queues.known(queue) is not None:
+        return
+    made = sum(q.definition.owner == acting.by and not q.name.startswith(FEED_PREFIX) for q in queues.all())
+    if made >= acting.queues_max:
+        raise QuotaReached.of(acting.owner, f"made {made} queues", "queues_each", "remove some that are empty")
 
 
 class EmbeddedQueues(Queues):
@@ -44,6 +63,9 @@ class EmbeddedQueues(Queues):
         name = checked_queue(name)
         self._acting.require(QueueUse.DELETE, name)
         asked = msgspec.structs.asdict(queue_settings(**settings))
+        require_own_room(self._engine.queues, self._acting, name)
+        if self._engine.queues.known(name) is None:
+            asked["owner"] = self._acting.by
         return documents.queue_status(self._engine.queues.define(name, also=also, **asked))
 
     def remove(self, name: str, *, also: Operations = ()) -> None:
@@ -73,7 +95,7 @@ class EmbeddedQueues(Queues):
     def begin(self, name: str, attributes: dict[str, str], *, force: bool = False) -> QueuePut:
         """A FlowFile whose content comes piece by piece."""
         name = checked_queue(name)
-        self._acting.require(QueueUse.WRITE, name)
+        require_puts(self._engine.queues, self._acting, name)
         return QueuePut(self._session(), name, attributes, force=force)
 
     def store(
@@ -87,7 +109,7 @@ class EmbeddedQueues(Queues):
     ) -> list[str]:
         """Put contents into a queue in one transaction; their ids, in order."""
         name = checked_queue(name)
-        self._acting.require(QueueUse.WRITE, name)
+        require_puts(self._engine.queues, self._acting, name)
         asked = self._keys.once(key, "queue", name, attributes, contents=contents)
         with asked as once, self._session() as session:
             if once.first is not None:

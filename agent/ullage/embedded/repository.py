@@ -163,7 +163,8 @@ class EmbeddedRepository(Repository):
         self._require_open()
         asked = session_request(component, component_type, lease_seconds)
         kind = asked.component_type or self.acting.by
-        return EmbeddedSession(self.engine.session(asked.component, kind, 2, self.acting.by), self.node, self.acting)
+        session = self.engine.session(asked.component, kind, 2, self.acting.by)
+        return EmbeddedSession(session, self.node, self.acting, self.engine.queues)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
         start, size = checked_part(start, size)

@@ -8,7 +8,9 @@ from ullage.contract import QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.once import Operations
+from ullage.embedded.queues import require_puts
 from ullage.engine import documents
+from ullage.engine.flowfile.manager import QueueManager
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
 from ullage.enums import EventType, Lifetime
@@ -40,8 +42,9 @@ from ullage.wire.queues import FlowFile
 class EmbeddedSession(Session):
     """Knows the engine's record of each FlowFile that it holds, by id."""
 
-    def __init__(self, session: ProcessSession, node: str, acting: Acting) -> None:
+    def __init__(self, session: ProcessSession, node: str, acting: Acting, queues: QueueManager) -> None:
         self._open: ProcessSession | None = session
+        self._queues = queues
         self._node = node
         self._acting = acting
         self._records: dict[str, FlowFileRecord] = {}
@@ -82,7 +85,7 @@ class EmbeddedSession(Session):
         lifetime: Lifetime = Lifetime.DEFAULT,
     ) -> list[str]:
         queue = checked_queue(queue)
-        self._acting.require(QueueUse.WRITE, queue)
+        require_puts(self._queues, self._acting, queue)
         contents, mappings = checked_batch(contents, attributes)
         found = self._session.ingest(queue, contents, mappings, checked_lifetime(lifetime))
         ids = [record.id for record in found]
@@ -123,7 +126,7 @@ class EmbeddedSession(Session):
 
     def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
         queue = checked_queue(queue)
-        self._acting.require(QueueUse.WRITE, queue)
+        require_puts(self._queues, self._acting, queue)
         self._session.transfer_many(self._all(flow_files), queue, checked_note(relationship, "a relationship"))
 
     def remove(self, flow_files: Subjects) -> None:
@@ -139,7 +142,7 @@ class EmbeddedSession(Session):
 
     def require_room(self, queue: str) -> None:
         queue = checked_queue(queue)
-        self._acting.require(QueueUse.WRITE, queue)
+        require_puts(self._queues, self._acting, queue)
         self._session.require_room(queue)
 
     def unsettled(self) -> list[str]:

@@ -319,7 +319,8 @@ class Engine:
         self, component: str = "", component_type: str = "", depth: int = 1, tenant: str = ""
     ) -> ProcessSession:
         """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
-        many calls above the program is that wants it; `tenant`: whose files its content goes to.
+        many calls above the program is that wants it; `tenant`: whose files its content goes to, and
+        who makes the queues that are not there yet.
         """
         self.forgotten.give_back()
         return ProcessSession(self._parts, component, component_type, depth + 1, tenant)

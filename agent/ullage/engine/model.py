@@ -136,7 +136,7 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
 
 class QueueDefinition(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     """A queue's number, name and settings; a later definition of the same number replaces it. `is_removed`: nobody sees
-    it as long as nothing stands in it. The number stays its own: events tell of it. `owner`: whose a stream's is.
+    it as long as nothing stands in it. The number stays its own: events tell of it. `owner`: who made it.
     """
 
     number: Whole

@@ -69,6 +69,7 @@ class ProcessSession:
         self._component = component
         self._component_type = component_type
         self.provenance = ProvenanceReporter(ref(self))
+        self._tenant = tenant
         self._writer = parts.admission.new_writer(tenant)
         self._working: dict[bytes, Working] = {}
         self._ingested: list[tuple[FlowFileQueue, list[FlowFileRecord]]] = []
@@ -144,7 +145,7 @@ class ProcessSession:
         """
         count = len(contents)
         packed = packed_attributes(attributes, count)
-        target = self._parts.queues.queue(queue)
+        target = self._parts.queues.queue(queue, self._tenant)
         claims = self._writer.put_many(contents, lifetime)
         now = self._parts.clock.now_millis()
         first = self._parts.queues.take_positions(count)
@@ -291,7 +292,7 @@ class ProcessSession:
 
     def transfer_many(self, flow_files: Iterable[FlowFileRecord], queue: str, relationship: str = "") -> None:
         """The batch form of `transfer`."""
-        target = self._parts.queues.queue(queue)
+        target = self._parts.queues.queue(queue, self._tenant)
         for flow_file in flow_files:
             working = self._find(flow_file)
             working.target = target

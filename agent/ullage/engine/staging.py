@@ -129,7 +129,7 @@ class Staging:
                     f"{owner} has {own} staged writes open, of {each_max} that one principal may have (writes_each): "
                     "commit or abort some"
                 )
-            number = self._queues.queue(queue).number if queue else HANDLE_QUEUE
+            number = self._queues.queue(queue, by).number if queue else HANDLE_QUEUE
             if found is not None:
                 self._settle(found)
             record = StagedWrite(id, WriteState.OPEN, owner, number, ttl_millis, now, now + lasts_millis, by=by)

@@ -23,6 +23,9 @@ A = TypeVar("A")
 _STORED: Final = struct.Struct("<I")
 
 HOMES_MAX: Final = 10_000
+COLUMNS_MAX: Final = 100
+"""No table has as many."""
+
 UUID_BYTES: Final = 16
 SEAL_BYTES: Final = 24
 """Of the column `seal`."""
@@ -35,7 +38,7 @@ ClaimAddress = tuple[Count, Count, Count, Count, Count, Count]
 
 
 class PutCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The command of a DoPut."""
+    """The command of a DoPut, or of one batch of it."""
 
     ttl_millis: Count = 0
     """How long the contents live; 0: until they are deleted."""
@@ -75,8 +78,8 @@ class TableTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     snapshot: str | None = None
     """None: one is taken for this call alone."""
 
-    columns: list[str] | None = None
-    """None: all."""
+    columns: Annotated[list[str], Meta(max_length=COLUMNS_MAX)] | None = None
+    """None: all. Each once."""
 
     where: Annotated[str, Meta(max_length=TEXT_MAX)] = ""
     """Only rows for which this is true; see `ullage.wire.where`. Empty: all."""
@@ -402,11 +405,14 @@ def rights_of(wanted: TableTicket) -> tuple[Right, ...]:
 def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:
     """What a DoGet asks for; InvalidArgument says what is wrong with it."""
     found: ContentTicket | TableTicket = _decoded(raw, ContentTicket | TableTicket, "ticket")  # type: ignore[arg-type]
+    columns = found.columns or () if isinstance(found, TableTicket) else ()
+    if len(set(columns)) < len(columns):
+        raise InvalidArgument("ticket: it names a column twice")
     return found
 
 
 def parse_command(raw: bytes) -> PutCommand:
-    """What a DoPut says first; InvalidArgument says what is wrong with it."""
+    """What a DoPut says first, or one of its batches of itself; InvalidArgument says what is wrong with it."""
     return _decoded(raw or b"{}", PutCommand, "command")
 
 

@@ -102,6 +102,7 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         holds_max=principal.share(limits.holds_each),
         writes_max=principal.share(limits.writes_each),
         streams_max=principal.share(limits.streams_each),
+        queues_max=principal.share(limits.queues_each),
     )
 
 

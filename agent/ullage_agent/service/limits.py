@@ -217,6 +217,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     streams_each: int = 500
     """Streams for which FlowFiles of one principal's wait: each keeps as many as a queue does in memory."""
 
+    queues_each: int = 5_000
+    """Queues that one principal has made, of which each stands in every look at the node's state: 14 us each. A large
+    flow has a thousand connections.
+    """
+
     columns_bytes: int = 64 * MIB
     """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of
     800,000 FlowFiles.

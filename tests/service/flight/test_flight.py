@@ -17,9 +17,10 @@ from tests.support import Workshop, committing, drain, event_store, put_all
 from ullage.contract import MaintenanceOperation, TruncationMode
 from ullage.embedded.items import content_batches
 from ullage.engine.model import parse_uuid
+from ullage.errors import InvalidArgument
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.space import RunRequest
-from ullage.wire.tickets import ContentTicket
+from ullage.wire.tickets import ContentTicket, parse_ticket
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.tokens import TokenFile, line_of, new_token
 
@@ -292,6 +293,7 @@ def test_what_cannot_be_stored_is_refused(
         (b'{"kind":"get"}', "invalid-argument"),
         (b'{"kind":"table","name":"nonesuch"}', "not-found"),
         (b'{"kind":"table","name":"claims","columns":["x"]}', "invalid-argument"),
+        (b'{"kind":"table","name":"claims","columns":["offset","length","offset"]}', "invalid-argument"),
         (b'{"kind":"table","name":"claims","part":[2,2]}', "invalid-argument"),
         (b'{"kind":"table","name":"claims","snapshot":"x"}', "not-found"),
         (b'{"kind":"get","handles":["x"],"ranges":[]}', "invalid-argument"),
@@ -302,6 +304,13 @@ def test_what_is_no_ticket_is_refused(peer: Peer, ticket: bytes, slug: str) -> N
     with pytest.raises(flight.FlightError) as refused:
         peer.client.do_get(flight.Ticket(ticket)).read_all()
     assert slug_of(refused) == slug
+
+
+def test_a_ticket_of_very_many_columns_is_not_looked_into() -> None:
+    """What is wrong with each of them would be said."""
+    ticket = json.dumps({"kind": "table", "name": "claims", "columns": [f"{n}" for n in range(101)]})
+    with pytest.raises(InvalidArgument, match="length <= 100"):
+        parse_ticket(ticket.encode())
 
 
 def test_every_table_has_its_schema_and_its_rows(workshop: Workshop) -> None:

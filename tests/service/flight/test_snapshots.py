@@ -8,9 +8,9 @@ import pytest
 from tests.service.flight.peer import Peer
 from tests.support import Workshop
 from ullage.embedded.tables import Moment
-from ullage.errors import ServiceBusy
-from ullage.wire.tickets import SnapshotRelease, SnapshotRequest
-from ullage_agent.service.access import ANONYMOUS
+from ullage.errors import QuotaReached, ServiceBusy
+from ullage.wire.tickets import ScanHome, ScanRequest, SlotRequest, SlotState, SnapshotRelease, SnapshotRequest
+from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.flight import snapshots
 from ullage_agent.service.flight.snapshots import SNAPSHOT_BYTES, Snapshots
 from ullage_agent.service.limits import Limits
@@ -62,6 +62,38 @@ def test_one_that_cannot_be_taken_keeps_neither_its_place_nor_its_lease(
     kept.take(ANONYMOUS, SnapshotRequest(holds=True))
     assert len(peer.embedded.leases.all()) == 1
     kept.close()
+
+
+def test_scans_of_a_snapshot_and_their_slots_count_as_it_does(workshop: Workshop) -> None:
+    """They are refused once they come to the quota; what is refused leaves nothing, and what there is goes on."""
+    limits = Limits(snapshot_bytes=6 * SNAPSHOT_BYTES, snapshot_bytes_each=3 * SNAPSHOT_BYTES)
+    peer, hostile, good = Peer(workshop.make(), limits=limits), Principal("hostile"), Principal("good")
+    kept = Snapshots(peer.terms)
+
+    def scan(snapshot: str, name: str, text: int = 0) -> str:
+        homes = {"a": ScanHome(shares=100_000, where="x" * text)}
+        kept.scan(hostile, ScanRequest(snapshot=snapshot, scan=name, homes=homes))
+        return name
+
+    def bind(snapshot: str, slot: int) -> SlotState:
+        return kept.bind(hostile, SlotRequest(snapshot=snapshot, scan="s", slot=slot)).state
+
+    first = kept.take(hostile, SnapshotRequest()).id
+    with pytest.raises(QuotaReached, match="snapshot_bytes_each"):
+        all(scan(first, f"{number}", 4_096) for number in range(60))
+    with pytest.raises(QuotaReached):
+        kept.take(hostile, SnapshotRequest())
+    assert kept.take(good, SnapshotRequest()).id
+
+    kept.release(hostile, SnapshotRelease(id=first))
+    second = kept.take(hostile, SnapshotRequest()).id
+    scan(second, "s")
+    with pytest.raises(QuotaReached, match="snapshot_bytes_each"):
+        all(bind(second, slot) for slot in range(1_000))
+    assert bind(second, 0) is SlotState.READ  # it has its share already
+    scan(second, "s")  # it is known
+    kept.close()
+    peer.close()
 
 
 def test_what_dies_beside_a_snapshot_counts(workshop: Workshop) -> None:

@@ -8,7 +8,7 @@ LIMIT_MAX = (1 << 63) - 1
 """What a definition can hold, and read again."""
 
 
-def default_definition(settings: FlowFileSettings, name: str) -> QueueDefinition:
+def default_definition(settings: FlowFileSettings, name: str, owner: str = "") -> QueueDefinition:
     """What `spec.flowFile` says of queues of which nobody says anything; its number is still to be given."""
     defaults = settings.queue_defaults
     return QueueDefinition(
@@ -19,6 +19,7 @@ def default_definition(settings: FlowFileSettings, name: str) -> QueueDefinition
         defaults.max_count,
         int(defaults.max_size),
         int(defaults.expiration),
+        owner=owner,
     )
 
 

@@ -109,12 +109,12 @@ class QueueManager:
                 self._hide(queue)
         return handles
 
-    def queue(self, name: str) -> FlowFileQueue:
-        """The queue of this name, for whoever puts something into it: defined with the defaults on first use."""
+    def queue(self, name: str, owner: str = "") -> FlowFileQueue:
+        """The queue of this name, for whoever puts something into it: `owner` makes it, with the defaults."""
         queue = self._by_name.get(name)
         if queue is not None:
             return queue
-        return self._define(default_definition(self._settings, name), keep_existing=True)
+        return self._define(default_definition(self._settings, name, owner), keep_existing=True)
 
     def known(self, name: str) -> FlowFileQueue | None:
         """The queue of this name; None if there is none. Whoever reads asks so: a name mistyped defines nothing."""

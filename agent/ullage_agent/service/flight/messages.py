@@ -15,6 +15,7 @@ from ullage.errors import InvalidArgument
 
 DESCRIPTOR: Final = 1
 HEADER: Final = 2
+METADATA: Final = 3
 BODY: Final = 1_000
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -32,6 +33,7 @@ class FlightData(NamedTuple):
 
     descriptor: memoryview
     header: memoryview
+    metadata: memoryview
     body: memoryview
 
 
@@ -61,7 +63,7 @@ def parse_flight_data(raw: bytes) -> FlightData:
             found[key >> 3] = view[at : at + size]
         at += size
     empty = view[:0]
-    return FlightData(found.get(DESCRIPTOR, empty), found.get(HEADER, empty), found.get(BODY, empty))
+    return FlightData(*(found.get(field, empty) for field in (DESCRIPTOR, HEADER, METADATA, BODY)))
 
 
 def pack_flight_data(header: memoryview, body: Sequence[Any] = ()) -> bytes:

@@ -23,6 +23,17 @@ class Note:
         self.bytes = 0
         self._audit = audit
         self._call = call
+        self.whole: Note | None = None
+        self.has_parts = False
+        self.told: BaseException | None = None
+        """Why a part has failed: its line says so already."""
+
+    def part(self, about: bytes) -> "Note":
+        """Of an operation by itself within the call. What the call did beside its parts stands in the call's line."""
+        part = Note(self._audit, self._call, self.operation)
+        part.rights, part.about, part.whole = self.rights, about, self
+        self.has_parts = True
+        return part
 
     @contextmanager
     def left(self) -> Iterator[None]:
@@ -30,13 +41,21 @@ class Note:
         try:
             yield
         except CallEnded:
-            self._leave(allowed=True, why="the client ended it")
+            self._leave_rest("the client ended it")
             raise
         except BaseException as error:
-            why = reason_of(error) if isinstance(error, Exception) else type(error).__name__
-            self._leave(allowed=False, why=why, is_certain=isinstance(error, REFUSALS))
+            if error is not self.told:
+                why = reason_of(error) if isinstance(error, Exception) else type(error).__name__
+                self._leave(allowed=False, why=why, is_certain=isinstance(error, REFUSALS))
+            if self.whole is not None:
+                self.whole.told = error
             raise
-        self._leave(allowed=True)
+        self._leave_rest()
+
+    def _leave_rest(self, why: str = "") -> None:
+        """The line of what went well, unless everything stands in those of its parts."""
+        if not self.has_parts or self.bytes or self.ids:
+            self._leave(allowed=True, why=why)
 
     def _leave(self, *, is_certain: bool = False, **said: Any) -> None:
         if is_certain or is_audited(self.rights):

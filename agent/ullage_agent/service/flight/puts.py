@@ -4,9 +4,13 @@ batch 0: 1,000 rows          | one commit | metadata: 0, 1,000 uuids
 batch 1: 3 rows, the last one continues   | one commit of the first two
 batch 2: 1 row, continues    | metadata: 1, two uuids
 batch 3: 1 row, the end      | metadata: 2, none | one commit | metadata: 3, 1 uuid
+
+A batch may have a command of its own instead of the stream's, as metadata: clients that put one batch now and one later
+need no call for each.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -39,14 +43,32 @@ class Row(NamedTuple):
     continues: bool
 
 
+class PutBatch(NamedTuple):
+    """What one message brings."""
+
+    rows: pa.RecordBatch
+    command: bytes
+    """Its own; empty for the stream's."""
+
+
+OwnSink = Callable[[bytes], AbstractContextManager[ContentSink]]
+"""Where the contents of a batch go that has this command of its own, for as long as they are stored."""
+
+
 class Puts:
     """One stream's contents. Used by one thread."""
 
     def __init__(
-        self, sink: ContentSink, limits: Limits, batches: Iterator[pa.RecordBatch], tell: Callable[[bytes], None]
+        self,
+        sink: ContentSink,
+        own_sink: OwnSink,
+        limits: Limits,
+        batches: Iterator[PutBatch],
+        tell: Callable[[bytes], None],
     ) -> None:
         """`tell` gets each batch's metadata once what ends in it is durable."""
         self._sink = sink
+        self._own_sink = own_sink
         self._limits = limits
         self._batches = batches
         self._tell = tell
@@ -61,13 +83,24 @@ class Puts:
             self._end_batch()
             del batch  # it would be kept until the next one has come
 
-    def _store_batch(self, batch: pa.RecordBatch) -> None:
-        self._require_fit(batch)
-        if PUT_CONTINUES in batch.schema.names and batch.column(PUT_CONTINUES).true_count:
-            self._rows = _rows(batch)
+    def _store_batch(self, batch: PutBatch) -> None:
+        rows = batch.rows
+        self._require_fit(rows)
+        goes_on = PUT_CONTINUES in rows.schema.names and rows.column(PUT_CONTINUES).true_count
+        if batch.command:
+            if goes_on:
+                raise InvalidArgument("a batch with a command of its own holds whole contents: none of them continues")
+            with self._own_sink(batch.command) as sink:
+                self._store_at_once(sink, rows)
+        elif goes_on:
+            self._rows = _rows(rows)
             self._store_rows()
-        elif batch.num_rows:
-            self._stored += self._sink.batch(batch.column(PUT_CONTENT).to_pylist(), _attributes(batch))
+        else:
+            self._store_at_once(self._sink, rows)
+
+    def _store_at_once(self, sink: ContentSink, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self._stored += sink.batch(rows.column(PUT_CONTENT).to_pylist(), _attributes(rows))
 
     def _store_rows(self) -> None:
         """A batch in which a content goes on, perhaps into those that follow: `_rows` are then the rest of the last."""
@@ -104,8 +137,10 @@ class Puts:
         batch = next(self._batches, None)
         if batch is None:
             raise InvalidArgument("the stream ends in the middle of a content")
-        self._require_fit(batch)
-        return _rows(batch)
+        if batch.command:
+            raise InvalidArgument("a batch with a command of its own comes in the middle of a content")
+        self._require_fit(batch.rows)
+        return _rows(batch.rows)
 
     def _end_batch(self) -> None:
         self._tell(pack_stored(self._number, self._stored))
@@ -139,7 +174,7 @@ def read_put_shape(first: FlightData) -> Shape:
 
 @lru_cache(KNOWN_MAX)
 def _known_shape(header: bytes) -> Shape:
-    return _put_shape(FlightData(NOTHING, memoryview(header), NOTHING))
+    return _put_shape(FlightData(NOTHING, memoryview(header), NOTHING, NOTHING))
 
 
 def _put_shape(first: FlightData) -> Shape:

@@ -19,6 +19,7 @@ from pyarrow import flight
 
 from ullage.contract import Right
 from ullage.embedded import bulk
+from ullage.embedded.bulk import ContentSink
 from ullage.embedded.items import content_batches
 from ullage.embedded.outgoing import OutgoingBatch
 from ullage.embedded.repository import EmbeddedRepository
@@ -35,7 +36,7 @@ from ullage_agent.service.flight.calls import CallEnded, FlightCall
 from ullage_agent.service.flight.ipc import BatchReader, packed_stream
 from ullage_agent.service.flight.messages import pack_action_type, pack_put_result, parse_flight_data
 from ullage_agent.service.flight.notes import CountedSink, Note
-from ullage_agent.service.flight.puts import Puts, read_put_shape
+from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
 from ullage_agent.service.limits import DECODED_TIMES, MIB
@@ -195,14 +196,16 @@ class FlightServer:
         descriptor = _parsed(flight.FlightDescriptor, bytes(first.descriptor)) if first.descriptor else NO_COMMAND
         principal = self._permitted(call, note, PUTTING, descriptor.command)
         command = tickets.parse_command(descriptor.command or b"")
-        sink = CountedSink(bulk.sink_of(self._terms.acting_for(principal), command), note)
+        repository = self._terms.acting_for(principal)
+        sink = CountedSink(bulk.sink_of(repository, command), note)
         limits = self._terms.limits
         reader = BatchReader(read_put_shape(first), limits.batch, limits.batch_attributes)
         sending = self._uploads.under_way(principal, note.operation)
         with sending as upload, closing(self._batches(call, reader, upload)) as batches:
-            Puts(sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
+            own_sink = partial(_own_sink, repository, note)
+            Puts(sink, own_sink, limits, batches, lambda metadata: call.send(pack_put_result(metadata))).store()
 
-    def _batches(self, call: FlightCall, reader: BatchReader, upload: Upload) -> Generator[pa.RecordBatch, None, None]:
+    def _batches(self, call: FlightCall, reader: BatchReader, upload: Upload) -> Generator[PutBatch, None, None]:
         """What comes, each with room for what it becomes until the next one is asked for."""
         for message in map(parse_flight_data, call.messages()):
             if not (message.header or message.body):
@@ -211,7 +214,7 @@ class FlightServer:
             sound = reader.sound(message)
             with self._terms.budget.take(call.principal, sound.cost):
                 call.work()
-                yield reader.read(sound)
+                yield PutBatch(reader.read(sound), bytes(message.metadata))
             del message, sound  # they would be kept until the next one has come
 
     def _get(self, call: FlightCall, note: Note) -> None:
@@ -296,6 +299,19 @@ class FlightServer:
             self._terms.on_failure("refused over Flight", error)
             raise
         return call.principal
+
+
+@contextmanager
+def _own_sink(repository: EmbeddedRepository, note: Note, raw: bytes) -> Iterator[ContentSink]:
+    """Where a batch goes that has a command of its own: an operation by itself, with its own key and line."""
+    part = note.part(raw[:TEXT_MAX])
+    with part.left():
+        command = tickets.parse_command(raw)
+        if command.write is not None or command.attempt is not None:
+            raise InvalidArgument(
+                "the transactions of a staged write count by their stream: its command names the write"
+            )
+        yield CountedSink(bulk.sink_of(repository, command), part)
 
 
 NO_COMMAND: Final = flight.FlightDescriptor.for_command(b"")

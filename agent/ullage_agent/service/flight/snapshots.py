@@ -52,12 +52,16 @@ SNAPSHOT_BYTES: Final = 64 << 10
 HOME_BYTES: Final = 500
 """Of a home of a scan, beside the text that says where it is."""
 
+SLOT_BYTES: Final = 200
+"""Of a slot that has its share."""
+
 
 class Scan:
     """One reading of a snapshot. Thread-safe."""
 
     def __init__(self, homes: Mapping[str, ScanHome], patience_seconds: float) -> None:
         self._homes = dict(homes)
+        self._homes_bytes = sum(HOME_BYTES + len(home.where) for home in homes.values())
         self._patience_seconds = patience_seconds
         self._lock = threading.Lock()
         self._given = dict.fromkeys(homes, 0)
@@ -68,7 +72,11 @@ class Scan:
     @property
     def held_bytes(self) -> int:
         """What it takes in memory."""
-        return sum(HOME_BYTES + len(home.where) for home in self._homes.values())
+        return self._homes_bytes + SLOT_BYTES * len(self._bound)
+
+    def knows(self, slot: int) -> bool:
+        """Whether it has its share already."""
+        return slot in self._bound
 
     def bind(self, slot: int, near: Collection[str], now: float) -> SlotShare:
         """The slot's share: the one it got before, else the next of a home that is `near`, else of one whose own
@@ -129,8 +137,8 @@ class Snapshots:
         self._room = Room(self._limits.columns_bytes)
         self._lock = threading.Lock()
         self._kept: dict[str, KeptSnapshot] = {}
-        self._coming: dict[str, str] = {}
-        """Whose those are that are being taken: they count, or many at once would pass the quota."""
+        self._coming: dict[str, tuple[str, int]] = {}
+        """Whose those are that are being taken, and their bytes: they count, or many at once would pass the quota."""
 
     def take(self, principal: Principal, request: SnapshotRequest) -> TableSnapshot:
         """A new one. With a lease it is taken under the lease: nothing that it shows is reclaimed."""
@@ -175,16 +183,23 @@ class Snapshots:
     def scan(self, principal: Principal, request: ScanRequest) -> None:
         """Let slots be bound under the scan's id for as long as the snapshot lasts. Nothing happens if it is known."""
         scans = self._require(principal, request.snapshot).scans
+        scan = Scan(request.homes, request.patience_millis / 1000)
         with self._lock:
-            if request.scan not in scans and len(scans) >= SCANS_MAX:
+            if request.scan in scans:
+                return
+            if len(scans) >= SCANS_MAX:
                 raise InvalidArgument(f"snapshot {request.snapshot} has {SCANS_MAX} scans already: take another one")
-            scans.setdefault(request.scan, Scan(request.homes, request.patience_millis / 1000))
+            self._require_room(principal, scan.held_bytes)
+            scans[request.scan] = scan
 
     def bind(self, principal: Principal, request: SlotRequest) -> SlotShare:
         """Which share a slot reads. NotFound if the scan, or its snapshot, is not there."""
         scan = self._require(principal, request.snapshot).scans.get(request.scan)
         if scan is None:
             raise NotFound(f"snapshot {request.snapshot} has no scan {request.scan}: begin it with the action scan")
+        if not scan.knows(request.slot):
+            with self._lock:
+                self._require_room(principal, SLOT_BYTES)
         return scan.bind(request.slot, request.near, self._clock.monotonic())
 
     def renew(self, principal: Principal, request: SnapshotRenewal) -> TableSnapshot:
@@ -244,22 +259,26 @@ class Snapshots:
             self._end(each)
 
     def _reserve(self, owner: Principal, id: str) -> None:
-        most, share = self._limits.snapshot_bytes, owner.share(self._limits.snapshot_bytes_each)
         needed = SNAPSHOT_BYTES + bytes_of_now(self._terms.repository)
         with self._lock:
-            taken = [*((kept.owner, kept.held_bytes) for kept in self._kept.values())]
-            taken += [(whose, needed) for whose in self._coming.values()]
-            in_all = sum(size for _, size in taken)
-            if taken and in_all + needed > most:
-                raise ServiceBusy(
-                    f"{len(taken)} snapshots are kept already, in {in_all} bytes of memory, and with this one it were "
-                    f"more than {most}: release some, or wait"
-                )
-            theirs = [size for whose, size in taken if whose == owner.name]
-            if share is not None and theirs and sum(theirs) + needed > share:
-                held = f"{len(theirs)} snapshots in {sum(theirs)} bytes of memory"
-                raise QuotaReached.of(owner.name, held, "snapshot_bytes_each", "release some")
-            self._coming[id] = owner.name
+            self._require_room(owner, needed)
+            self._coming[id] = owner.name, needed
+
+    def _require_room(self, owner: Principal, needed: int) -> None:
+        """ServiceBusy, QuotaReached: for a snapshot, or for more of one. The caller has the lock."""
+        most, share = self._limits.snapshot_bytes, owner.share(self._limits.snapshot_bytes_each)
+        taken = [(kept.owner, kept.held_bytes) for kept in self._kept.values()]
+        taken += self._coming.values()
+        in_all = sum(size for _, size in taken)
+        if taken and in_all + needed > most:
+            raise ServiceBusy(
+                f"{len(taken)} snapshots are kept already, in {in_all} bytes of memory, and with {needed} more it were "
+                f"more than {most}: release some, or wait"
+            )
+        theirs = [size for whose, size in taken if whose == owner.name]
+        if share is not None and theirs and sum(theirs) + needed > share:
+            held = f"{len(theirs)} snapshots and their scans in {sum(theirs)} bytes of memory"
+            raise QuotaReached.of(owner.name, held, "snapshot_bytes_each", "release some")
 
     def _require(self, principal: Principal, id: str) -> KeptSnapshot:
         self.expire()
