@@ -34,7 +34,7 @@ from ullage.engine.provenance.shard import SUFFIX
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.session import ProcessSession
 from ullage.errors import CommitOutcomeUnknown, NotARepository, RepositoryExists, RepositoryStopped, UllageError
-from ullage.interface.sessionroom import SessionRoom
+from ullage.sessionroom import SessionRoom
 from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Fault
 from ullage.wire.upkeep import CheckReport
 

@@ -44,7 +44,7 @@ from ullage.interface.checks import (
     volume_forgotten,
 )
 from ullage.interface.repository import Bytes, Repository
-from ullage.interface.sessionroom import SessionRoom
+from ullage.sessionroom import SessionRoom
 from ullage.streams import ContentStream
 from ullage.uuids import parse_uuid
 from ullage.wire.holders import HolderStatus

@@ -86,7 +86,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.state import RecordDirectory, RecordUnusable
 from ullage.engine.working import SessionParts
 from ullage.errors import DiskFull, ForeignContainer, RepositoryDamaged
-from ullage.interface.sessionroom import SessionRoom
+from ullage.sessionroom import SessionRoom
 from ullage.wire.upkeep import BackupReport, CheckReport
 
 ReportListener = Callable[[str, ReclamationReport], None]

@@ -52,7 +52,7 @@ from ullage.engine.working import (
     with_blocks_of,
 )
 from ullage.errors import CommitOutcomeUnknown, FlowFileNotFound, InvalidArgument, RepositoryStopped, SessionMisuse
-from ullage.interface.sessionroom import SessionRoom
+from ullage.sessionroom import SessionRoom
 from ullage.streams import AnyContent, ContentStream, pieces_of
 
 PENALTY_MILLIS = 30_000

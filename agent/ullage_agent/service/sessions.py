@@ -21,7 +21,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.session import EmbeddedSession
 from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, QuotaReached, ServiceBusy, SessionBusy, SessionGone
-from ullage.interface.sessionroom import SessionRoom
+from ullage.sessionroom import SessionRoom
 from ullage.uuids import format_uuid, new_uuids
 from ullage.wire.holders import HolderStatus
 from ullage.wire.sessions import SessionRequest

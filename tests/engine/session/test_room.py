@@ -8,7 +8,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.session import ProcessSession
 from ullage.engine.working import RECORD_BYTES
 from ullage.errors import QuotaReached, TransactionTooLarge
-from ullage.interface.sessionroom import FREE_BYTES, STEP_BYTES, SessionRoom
+from ullage.sessionroom import FREE_BYTES, STEP_BYTES, SessionRoom
 
 LARGE = "v" * 100_000
 ROOM = 1 << 20
