@@ -402,6 +402,7 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
+    needed |= {repository.answers.files.path(run.number) for run in repository.ledger.answers.runs()}
     # A write that nobody acknowledged may have left a file on a container that was taken away since, or is away now.
     marked = {
         os.path.dirname(path) + "/" for path in files.image().files if os.path.basename(path) in (IDENTITY, ASIDE)

@@ -209,7 +209,7 @@ class EmbeddedRepository(Repository):
             unavailable_contents=engine.availability.count,
             unavailable_swap_files=sum(len(queue.passed_over()) for queue in engine.queues.all()),
             unproved_files=engine.proof.files_left,
-            records_set_aside=len(engine.ledger.set_aside),
+            records_set_aside=engine.set_aside.count,
             forgotten=engine.forgotten.noted,
             provenance_waiting=waiting_events,
             provenance_waiting_bytes=waiting_bytes,

@@ -38,7 +38,9 @@ from ullage.engine.history import History
 from ullage.engine.holdings import require_any
 from ullage.engine.idempotency import IdempotencyKeys
 from ullage.engine.leases import LeaseManager
+from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.runfiles import RUNS, RunFiles
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.looking import FlowFileViewer
 from ullage.engine.model import IndexCeiling
@@ -142,7 +144,7 @@ class Engine:
             require_snapshot(files, root, [each for each in self.content.containers.values() if each.is_available])
 
         self.swap_files = SwapFiles(RecordDirectory(files, os.path.join(root, SWAP), identity.repository, parts.serde))
-        self.ledger = Ledger(self.swap_files.read)
+        self.ledger, self.answers = self._ledgers(parts)
 
         # Nobody asks what is durable before the log, to which provenance belongs, is there.
         self.provenance = make.provenance(parts, lambda: self.log.durable, self.ledger.queue_name)
@@ -165,7 +167,7 @@ class Engine:
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
         shared = (self.ledger, self.committer, self.reader, admission, self.forgotten, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
-        self.set_aside = SetAsideRecords(changing, parts.serde, self.provenance)
+        self.set_aside = SetAsideRecords(changing, self.answers, parts.serde, self.provenance)
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
@@ -175,13 +177,19 @@ class Engine:
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
         self.leases = LeaseManager(changing, spec.leases)
-        self.idempotency = IdempotencyKeys(self.ledger, self.log, clock)
+        self.idempotency = IdempotencyKeys(self.ledger, self.answers, self.log, clock)
         self.staging = Staging(changing, self.queues, self.handles)
         self.feeds = Feeds(self._parts, self.swap_files, spec.flow_file.swap_threshold)
 
         self._checked = self._what_is_checked()
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
         self._backup = self._backups(parts, scanner)
+
+    def _ledgers(self, parts: RepositoryParts) -> tuple[Ledger, AnswerRuns]:
+        """What is in memory, and what left it."""
+        ledger = Ledger(self.swap_files.read)
+        place = RecordDirectory(parts.files, os.path.join(self.root, FLOWFILE, RUNS), parts.repository, parts.serde)
+        return ledger, AnswerRuns(ledger, RunFiles(place), parts.serde)
 
     def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:
         content = ContentProof(space, self.reader, self.availability)
@@ -205,6 +213,7 @@ class Engine:
             self.compactor,
             ContentGatherer(parts.files, self.reader, scanner),
             self.unavailable,
+            self.answers.files,
             self.ledger.queue_name,
         )
 
@@ -212,6 +221,7 @@ class Engine:
         return CheckedParts(
             self._files,
             self.ledger,
+            self.answers,
             self.content,
             self.reader,
             self.queues,
@@ -225,7 +235,8 @@ class Engine:
 
     def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:
         careful = CarefulRestore(self.ledger, self.provenance, serde, self.content.containers.__contains__)
-        return RecordedState(self.ledger, self.provenance, careful if is_careful else None)
+        answers = None if self.spec.flow_file.repository else self.answers  # another one keeps no files beside its own
+        return RecordedState(self.ledger, self.provenance, answers, careful if is_careful else None)
 
     def _reclaimers(
         self, parts: ReclamationParts, purges: PurgeSchedule, permission: PermissionFor | None
@@ -385,6 +396,7 @@ class Engine:
             finally:
                 self.content.close()
                 self.provenance.close()
+                self.answers.files.close()
                 if self._lock is not None:
                     self._lock.close()
                     self._lock = None
@@ -421,6 +433,7 @@ class Engine:
             self.provenance.start(self.restored.last_id)
             self.committer.remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
             self.committer.remove_unknown_swaps()
+            self.answers.remove_leftovers()
             self.reclamation.resume(recovery.intents())
             if seals := recovery.seals():
                 self.committer.commit(seals, creates=False)

@@ -32,11 +32,11 @@ from ullage.engine.model import (
     new_uuids,
     pack_attributes,
     unpack_attributes,
-    updated,
 )
 from ullage.engine.provenance.reporter import ProvenanceReporter
 from ullage.engine.registration import Registration
 from ullage.engine.uninterrupted import uninterrupted
+from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
     SessionParts,

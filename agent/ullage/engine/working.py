@@ -27,8 +27,8 @@ from ullage.engine.model import (
     new_uuids,
     pack_attributes,
     unpack_attributes,
-    updated,
 )
+from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.errors import SessionMisuse, TransactionTooLarge
 from ullage.wire.documents import ATTRIBUTES_BYTES_MAX
