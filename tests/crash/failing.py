@@ -34,6 +34,7 @@ from ullage.engine.provenance.shard import SUFFIX
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.session import ProcessSession
 from ullage.errors import CommitOutcomeUnknown, NotARepository, RepositoryExists, RepositoryStopped, UllageError
+from ullage.sessionroom import SessionRoom
 from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Fault
 from ullage.wire.upkeep import CheckReport
 
@@ -325,8 +326,14 @@ class Trial:
         repository.committer.commit = committing  # type: ignore[method-assign]
         session = repository.session
 
-        def sessions(component: str = "", component_type: str = "", depth: int = 1, tenant: str = "") -> ProcessSession:
-            made = session(component, component_type, depth + 1, tenant)
+        def sessions(
+            component: str = "",
+            component_type: str = "",
+            depth: int = 1,
+            tenant: str = "",
+            room: SessionRoom | None = None,
+        ) -> ProcessSession:
+            made = session(component, component_type, depth + 1, tenant, room)
             self._require_atomic(made, "commit")
             return made
 

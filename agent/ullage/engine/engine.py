@@ -86,6 +86,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.state import RecordDirectory, RecordUnusable
 from ullage.engine.working import SessionParts
 from ullage.errors import DiskFull, ForeignContainer, RepositoryDamaged
+from ullage.sessionroom import SessionRoom
 from ullage.wire.upkeep import BackupReport, CheckReport
 
 ReportListener = Callable[[str, ReclamationReport], None]
@@ -316,14 +317,19 @@ class Engine:
         self.close()
 
     def session(
-        self, component: str = "", component_type: str = "", depth: int = 1, tenant: str = ""
+        self,
+        component: str = "",
+        component_type: str = "",
+        depth: int = 1,
+        tenant: str = "",
+        room: SessionRoom | None = None,
     ) -> ProcessSession:
         """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
         many calls above the program is that wants it; `tenant`: whose files its content goes to, and
-        who makes the queues that are not there yet.
+        who makes the queues that are not there yet; `room`: what it may hold, where that is bounded.
         """
         self.forgotten.give_back()
-        return ProcessSession(self._parts, component, component_type, depth + 1, tenant)
+        return ProcessSession(self._parts, component, component_type, depth + 1, tenant, room)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
@@ -375,9 +381,10 @@ class Engine:
         """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
         return self._backup.write(self.identity, destination, on_progress, within)
 
-    def counters(self) -> dict[str, int]:
-        """The counters that sessions adjusted since the open."""
-        return self._parts.counters.all()
+    @property
+    def counters(self) -> Counters:
+        """Those that sessions adjusted since the open."""
+        return self._parts.counters
 
     @uninterrupted
     def close(self) -> None:
