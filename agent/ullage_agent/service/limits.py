@@ -8,8 +8,9 @@ Memory at the worst is, beside what an idle process takes, about
     flight_controls * small_body_bytes                                      the same of calls that are no streams
     decoded_bytes                                                           what becomes of those, and bodies over HTTP
     columns_bytes + snapshot_bytes                                          tables
+    session_bytes                                                           remote sessions
 
-which is 1.3, 0.3, 1.0, 0.3, 1.0 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
+which is 1.3, 0.3, 1.0, 0.3, 1.0, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
 """
 
 from typing import Final, Self
@@ -100,6 +101,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Remote sessions at a time; each holds FlowFiles that nobody else sees."""
 
     sessions_each: int = 500
+    """The same of one principal: half is left to the others."""
+
+    session_bytes: int = 256 * MIB
+    """What remote sessions hold in memory: FlowFiles, and attributes of their own. Four hundred that have changed some
+    hundred kB each, or 250,000 FlowFiles that were polled.
+    """
+
+    session_bytes_each: int = 128 * MIB
     """The same of one principal: half is left to the others."""
 
     session_seconds_max: float = 3_600.0
@@ -221,6 +230,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that one principal has made, of which each stands in every look at the node's state: 14 us each. A large
     flow has a thousand connections.
     """
+
+    counters_each: int = 1_000
+    """Counters that one principal has named, for the same reason; they are kept until a restart."""
 
     columns_bytes: int = 64 * MIB
     """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of
