@@ -26,7 +26,7 @@ from ullage_spark.errors import ContentUnreadable, SparkSourceError
 from ullage_spark.fleet import BUSY_SECONDS, asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
-from ullage_spark.wanted import ADDRESS, NO_CLAIM, Wanted
+from ullage_spark.whereabouts import ADDRESS, NO_CLAIM, Whereabouts
 from ullage_spark.workers import begin_task
 
 FOUND_BY: Final = (NODE, *ADDRESS)
@@ -136,7 +136,7 @@ class Opener(Carried):
             node = self.nodes.get(name)
             if node is None:
                 raise SparkSourceError(f"node {name} is not in the fleet that the options name")
-            wanted = Wanted.of(rows)
+            wanted = Whereabouts.of(rows)
             ahead = self._ahead(node, wanted)
             asked = -1
             for at, count in wanted.groups(self.how.group_bytes, GROUP_ROWS):
@@ -147,10 +147,10 @@ class Opener(Carried):
                 group = rows.slice(at, count)
                 yield from _batches_of(use(group, self._opened(node, group, wanted.part(at, count))))
 
-    def _opened(self, node: FleetNode, group: pa.RecordBatch, wanted: Wanted) -> list[Any]:
+    def _opened(self, node: FleetNode, group: pa.RecordBatch, wanted: Whereabouts) -> list[Any]:
         return (self._files if self.how.as_files else self._contents)(node, group, wanted)
 
-    def _ahead(self, node: FleetNode, wanted: Wanted) -> Iterator[int]:
+    def _ahead(self, node: FleetNode, wanted: Whereabouts) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
         local = socket_of(self.settings, node)
         if local is None:
@@ -162,11 +162,11 @@ class Opener(Carried):
                 local.expect(wanted.addresses(firsts[begin:end]))
             yield firsts[end] if end < len(firsts) else len(wanted)
 
-    def _contents(self, node: FleetNode, group: pa.RecordBatch, where: Wanted) -> list[Any]:
+    def _contents(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[Any]:
         """Contents in order; of an empty one, which has no claim, no bytes."""
         local = socket_of(self.settings, node)
         if local is not None and (runs := where.neighbours()):
-            with suppress(*LEFT_TO_FLIGHT):
+            with suppress(*LEFT_TO_FLIGHT):  # they are asked for one by one, and over Flight
                 contents = local.read_neighbours(runs)
                 if len(contents) == len(where):
                     return contents
@@ -207,7 +207,7 @@ class Opener(Carried):
             )
         return None
 
-    def _files(self, node: FleetNode, group: pa.RecordBatch, where: Wanted) -> list[ContentFile | str | None]:
+    def _files(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[ContentFile | str | None]:
         """The contents as files: of a large one, which is alone in its group, a window at a time."""
         (first,) = where.addresses([0])
         if first[-1] > self.how.group_bytes:

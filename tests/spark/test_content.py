@@ -27,7 +27,7 @@ from ullage_spark.errors import ContentUnreadable
 from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
-from ullage_spark.wanted import ADDRESS
+from ullage_spark.whereabouts import ADDRESS
 
 Key = TypeVar("Key")
 

@@ -29,7 +29,7 @@ from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import ContentUse, Opener, pickled, use_of
 from ullage_spark.settings import SourceOptions
 from ullage_spark.sources import BATCH_ROWS, _batches
-from ullage_spark.wanted import Wanted
+from ullage_spark.whereabouts import Whereabouts
 from ullage_spark.writer import Packed
 
 MB = 1 << 20
@@ -139,7 +139,7 @@ def test_an_agent_that_restarts_is_waited_for_amid_a_file(tmp_path: Path) -> Non
         rows = flight_of(settings, node).table(TableTicket(name="flowfiles")).read_all().combine_chunks().to_batches()
         opener = Opener(settings, {node.name: node}, ContentUse(b"", as_files=True))
         assert socket_of(settings, node) is not None
-        (address,) = Wanted.of(rows[0]).addresses()
+        (address,) = Whereabouts.of(rows[0]).addresses()
         file = opener._large(node, address, {})
         assert isinstance(file, ContentFile)
         assert file.read(MB) == content[:MB]

@@ -14,7 +14,7 @@ ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32
 NO_CLAIM: Final = -1
 
 
-class Wanted:
+class Whereabouts:
     """Of some rows, in their order. An empty content, which has no claim, has NO_CLAIM instead."""
 
     def __init__(self, columns: Sequence[Any]) -> None:
@@ -22,7 +22,7 @@ class Wanted:
         self._columns = columns
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch) -> "Wanted":
+    def of(cls, rows: pa.RecordBatch) -> "Whereabouts":
         """All of a batch."""
         columns = (rows.column(name) for name in ADDRESS)
         filled = (pc.fill_null(column, NO_CLAIM) if column.null_count else column for column in columns)
@@ -31,9 +31,9 @@ class Wanted:
     def __len__(self) -> int:
         return len(self._columns[0])
 
-    def part(self, at: int, count: int) -> "Wanted":
+    def part(self, at: int, count: int) -> "Whereabouts":
         """So many rows from one on."""
-        return Wanted([column[at : at + count] for column in self._columns])
+        return Whereabouts([column[at : at + count] for column in self._columns])
 
     def addresses(self, rows: list[int] | None = None) -> list[Address]:
         """Of these rows, or of all."""
