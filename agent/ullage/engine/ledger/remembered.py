@@ -16,9 +16,10 @@ from ullage.engine.model import Answer, RunFile
 KEPT_MILLIS = 3_600_000
 """How long a request can be repeated: an hour outlasts any sensible retry, a restart included."""
 
-BYTES_MAX = 64 << 20
-"""Memory of answers that are in no run: some 200,000 of single writes, or 400 of batches of 10,000. A checkpoint is due
-at half of it."""
+BYTES_MAX = 128 << 20
+"""Memory of answers that are in no run: some 400,000 of single writes, or 300 of batches of 10,000 over HTTP. A
+checkpoint is due at a quarter of it: what comes while that is written must not drive out what it has not written yet.
+"""
 
 RUN_BYTES_MAX = 1 << 30
 """Disk of the runs of answers: some five million single writes an hour."""
@@ -48,7 +49,7 @@ class RememberedAnswers:
     @property
     def is_large(self) -> bool:
         """Whether it is time that answers leave memory."""
-        return self.bytes >= self._bytes_max // 2
+        return self.bytes >= self._bytes_max // 4
 
     @property
     def longest_run(self) -> int:
