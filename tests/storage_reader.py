@@ -82,6 +82,8 @@ class StorageReader:
         self.queues: dict[int, list[Any]] = {}
         self.resources: dict[int, list[Any]] = {}
         self.swaps: dict[str, list[Any]] = {}
+        self._runs: dict[int, list[Any]] = {}
+        self._answers: dict[bytes, list[Any]] = {}
         self._records: dict[bytes, list[Any]] = {}
         self._blocks: dict[tuple[int, int], bytes] = {}
         self._moves: dict[int, tuple[int, list[tuple[int, int, int]]]] = {}
@@ -110,6 +112,14 @@ class StorageReader:
             found += [(row["sequence"], row["type"], row["flow_file"]) for row in rows]
         later = enumerate(self._undrained, start=self.manifest["next_sequence"])
         return found + [(sequence, *event) for sequence, event in later]
+
+    def answers(self) -> dict[bytes, bytes]:
+        """The answers to requests by the digests of their keys, the latest of each: what runs hold, and the log."""
+        found: dict[bytes, bytes] = {}
+        for number in sorted(self._runs):
+            for _, value in self._run(self._runs[number]):
+                found |= {answer[1]: answer[3] for answer in msgspec.msgpack.decode(value)}
+        return found | {key: answer[2] for key, answer in self._answers.items()}
 
     def indexed(self, field: str) -> list[tuple[int, int]]:
         """Number and sequence of every text of a field that a shard of the index has."""
@@ -224,8 +234,9 @@ class StorageReader:
             tag, fields = operation[0], operation[1:]
             if tag in (1, 2, 3):
                 self._change(tag, fields)
-            elif tag in (4, 5):
-                (self.queues if tag == 4 else self.resources)[fields[0]] = fields
+            elif tag in (4, 5, 25, 30):
+                kept: dict[int, Any] = {4: self.queues, 5: self.resources, 25: self._answers, 30: self._runs}
+                kept[tag][fields[0]] = fields
             elif tag == 6:
                 self.resources.pop(fields[0], None)
                 self._moves.pop(fields[0], None)
@@ -238,7 +249,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                _require(tag in (8, 20, 23, 24, 25, 26, 27, 28, 29), f"operation {tag} is unknown")
+                _require(tag in (8, 20, 23, 24, 26, 27, 28, 29), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:
@@ -283,6 +294,45 @@ class StorageReader:
         records = [operation[1:] for operation in operations if operation[0] == 1]
         crcs = {(operation[1], operation[2]): operation[3] for operation in operations if operation[0] == 7}
         return records, crcs
+
+    def _run(self, listed: list[Any]) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of each row of a run that is listed, in order."""
+        number, space, rows, length, crc, first, last = listed[:7]
+        path = self.root / "flowfile" / "runs" / f"{number:020}.run"
+        data = path.read_bytes()
+        head_length, head_crc, magic = struct.unpack("<II8s", data[-16:])
+        body = data[-16 - head_length : -16]
+        _require((len(data), head_crc, magic) == (length, crc, b"ULLAGERN") and crc32c(body) == crc, f"head of {path}")
+        head = msgspec.msgpack.decode(body)
+        _require((head["repository"], head["number"], head["space"]) == (self.repository, number, space), f"{path}")
+        _require((head["serde"], head["serde_version"], head["format"]) == (*SERDE, FORMAT), f"version of {path}")
+        words = [word for (word,) in struct.iter_unpack("<Q", head["fences"])]
+        fences = [struct.pack(">QQ", high, low) for high, low in zip(words, words[len(words) // 2 :], strict=False)]
+        ends = [end for (end,) in struct.iter_unpack("<Q", head["ends"])]
+        counts = [count for (count,) in struct.iter_unpack("<I", head["counts"])]
+        _require(ends[-1] == len(data) - 16 - head_length, f"end of the blocks of {path}")
+        found: list[tuple[bytes, bytes]] = []
+        for start, end, count, fence in zip([0, *ends], ends, counts, fences, strict=False):
+            block = list(self._run_block(number, data[start:end], start))
+            _require(len(block) == count and block[0][0] == fence, f"block at {start} of {path}")
+            found += block
+        keys = [key for key, _ in found]
+        _require(len(set(keys)) == rows and keys == sorted(keys), f"order of {path}")
+        _require((keys[0], keys[-1]) == (first, last), f"bounds of {path}")
+        _require(head["filter"] == b"".join(key[:-3:-1] for key in keys), f"filter of {path}")
+        yield from found
+
+    def _run_block(self, number: int, data: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
+        magic, rows, length, crc = struct.unpack_from("<4sIII", data)
+        columns = data[16:]
+        covered = self.repository.encode() + struct.pack("<QQ", number, offset) + data[:12] + columns
+        _require((magic, len(columns), crc32c(covered)) == (b"ULLb", length, crc), f"block at {offset} of run {number}")
+        high, low = struct.unpack_from(f"<{rows}Q", columns), struct.unpack_from(f"<{rows}Q", columns, 8 * rows)
+        ends = struct.unpack_from(f"<{rows}I", columns, 16 * rows)
+        values = columns[20 * rows :]
+        _require(ends[-1] == len(values), f"values of the block at {offset} of run {number}")
+        for at in range(rows):
+            yield struct.pack(">QQ", high[at], low[at]), values[ends[at - 1] if at else 0 : ends[at]]
 
     # --------------------------------------------------------------------------------------------------------- content
 
@@ -339,11 +389,12 @@ def lay_out(backup: Path, root: Path) -> None:
     identity = manifest["identity"]
     places = {manifest["snapshot"]["path"]: Path("flowfile", "snapshot")}
     places |= {file["path"]: Path("swap", file["name"]) for file in manifest["swaps"]}
-    places |= {file["path"]: Path(file["directory"], file["name"]) for file in manifest["provenance"]}
+    beside = [*manifest["provenance"], *manifest["runs"]]
+    places |= {file["path"]: Path(file["directory"], file["name"]) for file in beside}
     for file in manifest["contents"]:
         section = Path(identity["containers"][file["container"]], str(file["resource"] % identity["sections"]))
         places[file["path"]] = (section / "archive" if file["is_archived"] else section) / file["name"]
-    files = [manifest["snapshot"], *manifest["swaps"], *manifest["provenance"], *manifest["contents"]]
+    files = [manifest["snapshot"], *manifest["swaps"], *beside, *manifest["contents"]]
     for file in files:
         data = (backup / file["path"]).read_bytes()
         _require((len(data), crc32c(data)) == (file["length"], file["crc"]), file["path"])

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from tests.engine.provenance.history import history
 from tests.golden import make as golden
-from tests.golden.make import golden_spec
+from tests.golden.make import GOLDEN_ANSWERS, golden_spec
 from tests.storage_reader import Damaged, ReadFlowFile, StorageReader, lay_out
 from tests.support import ManualClock, committing
 from ullage.engine import model
@@ -116,15 +116,20 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         repository.handles.put(b"content")
         last_id = repository.log.last_id
     read = StorageReader(tmp_path / "repository")
-    read_now = sorted(read.flow_files())
+    read_now, answers_now = sorted(read.flow_files()), read.answers()
 
     with Engine.open(wanted, clock=clock) as repository:
         seen = seen_by_the_engine(repository)
         events = [(event.sequence, event.type.name, event.flow_file) for event in history(repository)]
         archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
         moved = [entry for entry in repository.ledger.entries() if entry.relocation is not None]
+        answers = {answer.key: answer.answer for answer in repository.answers.all()}
+        assert repository.ledger.answers.runs()
+        assert repository.ledger.answers.all()
 
     assert read_now == seen
+    assert answers_now == answers
+    assert len(answers) == 2 * GOLDEN_ANSWERS
     assert read.events() == events
     drained = [(sequence, type) for sequence, type, _ in events if sequence < read.manifest["next_sequence"]]
     assert sorted(read.indexed("type")) == sorted((crc32c(type.encode()), sequence) for sequence, type in drained)
@@ -169,6 +174,8 @@ def test_a_page_reader_makes_the_repository_of_a_backup(tmp_path: Path) -> None:
     found, events = sorted(read.flow_files()), read.events()
     assert found == sorted(before.flow_files())
     assert events == before.events()
+    assert len(read.answers()) == 2 * GOLDEN_ANSWERS
+    assert read.answers() == before.answers()
     with Engine.open(golden_spec(tmp_path / "again"), clock=clock) as repository:
         assert repository.check(deep=True).problems == ()
         assert seen_by_the_engine(repository) == found

@@ -27,7 +27,14 @@ FUNCTION_LINES_MAX = 70
 ENGINE_LIBRARIES = {"crc32c", "msgspec", "pyarrow"}
 ENGINE_PACKAGES = (
     *("ullage.engine", "ullage.contract", "ullage.wire", "ullage.enums", "ullage.errors"),
-    *("ullage.beneath", "ullage.clock", "ullage.interface.reporter", "ullage.streams", "ullage.uuids"),
+    *(
+        "ullage.beneath",
+        "ullage.clock",
+        "ullage.interface.reporter",
+        "ullage.sessionroom",
+        "ullage.streams",
+        "ullage.uuids",
+    ),
 )
 ENGINE_BANNED_LIBRARIES = {  # what would bring in a network, other processes, or a second way to the disk
     *("asyncio", "http", "multiprocessing", "select", "signal", "socket", "ssl", "subprocess", "urllib"),

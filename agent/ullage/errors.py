@@ -269,6 +269,10 @@ class KeyReused(UllageError):
     """The idempotency key belongs to another request, whose answer would be wrong for this one."""
 
 
+class AnswerUnknown(UllageError):
+    """Whether a request with this idempotency key was carried out can't be read any more: it is not carried out now."""
+
+
 class WriteIncomplete(UllageError):
     """Attempts of the staged write have not staged what was said of them: nothing was changed."""
 

@@ -366,3 +366,28 @@ def test_its_state_says_what_is_in_it(repository: Repository) -> None:
     assert after.repository == before.repository
     assert after.log.durable_transaction > before.log.durable_transaction
     assert (after.is_ready, after.is_stopping, after.failures) == (True, False, [])
+
+
+def test_pages_of_what_is_large_end_early_and_go_on(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handles, FlowFiles and events, two to a page; what is larger than a page is one by itself."""
+    monkeypatch.setattr("ullage.engine.paging.PAGE_BYTES", 25_000)
+    sizes = [10_000, 10_000, 10_000, 60_000, 10, 10]
+    ids = repository.queues.put_many("in", [b""] * 6, [{"text": "t" * size} for size in sizes])
+    handles = repository.handles.put_many([b""] * 5, [{"text": "t" * 10_000}] * 5)
+
+    first = repository.handles.page()
+    assert [one.handle for one in first.handles] == sorted(handles)[:2]
+    assert first.next == first.handles[-1].id
+    assert [one.handle for one in repository.handles.all()] == sorted(handles)
+
+    assert [one.id for one in repository.queues.flow_files("in")] == ids[:2]
+    assert [one.id for one in repository.queues.flow_files("in", skip=3)] == ids[3:4]
+    assert [one.id for one in repository.queues.all_flow_files("in")] == ids
+
+    pages: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = repository.provenance.search(EventQuery(after=after))
+        pages.append(len(page.events))
+        after = page.next
+    assert pages == [2, 1, 1, 4, 2, 1]

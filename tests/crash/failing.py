@@ -34,6 +34,7 @@ from ullage.engine.provenance.shard import SUFFIX
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.session import ProcessSession
 from ullage.errors import CommitOutcomeUnknown, NotARepository, RepositoryExists, RepositoryStopped, UllageError
+from ullage.sessionroom import SessionRoom
 from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Fault
 from ullage.wire.upkeep import CheckReport
 
@@ -325,8 +326,14 @@ class Trial:
         repository.committer.commit = committing  # type: ignore[method-assign]
         session = repository.session
 
-        def sessions(component: str = "", component_type: str = "", depth: int = 1, tenant: str = "") -> ProcessSession:
-            made = session(component, component_type, depth + 1, tenant)
+        def sessions(
+            component: str = "",
+            component_type: str = "",
+            depth: int = 1,
+            tenant: str = "",
+            room: SessionRoom | None = None,
+        ) -> ProcessSession:
+            made = session(component, component_type, depth + 1, tenant, room)
             self._require_atomic(made, "commit")
             return made
 
@@ -402,6 +409,7 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
+    needed |= {repository.answers.files.path(run.number) for run in repository.ledger.answers.runs()}
     # A write that nobody acknowledged may have left a file on a container that was taken away since, or is away now.
     marked = {
         os.path.dirname(path) + "/" for path in files.image().files if os.path.basename(path) in (IDENTITY, ASIDE)

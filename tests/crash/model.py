@@ -18,8 +18,8 @@ from ullage.engine.model import (
     Update,
     WriteState,
     split_uuids,
-    updated,
 )
+from ullage.engine.updates import updated
 
 State = dict[bytes, FlowFileRecord | None]
 """By uuid. Of those that no start can use nothing but that they are there."""

@@ -265,15 +265,16 @@ def handles(repository: Engine, clock: ManualClock) -> None:
     repository.handles.purge()
 
 
-def answered(repository: Engine, clock: ManualClock) -> None:
+@deed
+def answered(repository: Engine, clock: ManualClock, first: int) -> None:
     """Writes with idempotency keys, and their repeats: each is carried out once."""
-    for number in (1, 2, 2, 1):
+    for number in (first, first + 1, first + 1, first):
         with repository.idempotency.once(bytes([number]) * 32, b"put") as once:
             if once.first is None:
                 put = repository.handles.begin()
                 put.write(patterned(300 * number))
                 put.commit(also=lambda made, once=once: once.remember(made.encode()))  # type: ignore[misc]
-    with repository.idempotency.once(b"3" * 32, b"commit") as once, repository.session() as session:
+    with repository.idempotency.once(bytes([first + 2]) * 32, b"commit") as once, repository.session() as session:
         if once.first is None:
             session.transfer(session.write(session.create(), patterned(50)), "answered")
             session.commit(once.remember(b"done"))

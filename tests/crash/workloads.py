@@ -111,26 +111,9 @@ SWAPS: list[Step] = [
 ]
 
 RECLAIMS: list[Step] = [
-    put("small", 100, 200),
-    put("mixed", 300, LARGE),
-    clone("mixed", "small"),
-    put("large", 500, LARGE),
-    take("large", 1),
-    put("large", 200, LARGE),
-    checkpoint,
-    drop("large"),
-    truncate,
-    drop("mixed"),
-    clean,
-    truncate,
-    wait(30),
-    clean,
-    put("small", 10),
-    checkpoint,
-    drop("small"),
-    clean,
-    wait(100),
-    clean,
+    *[put("small", 100, 200), put("mixed", 300, LARGE), clone("mixed", "small"), put("large", 500, LARGE)],
+    *[take("large", 1), put("large", 200, LARGE), checkpoint, drop("large"), truncate, drop("mixed"), clean],
+    *[truncate, wait(30), clean, put("small", 10), checkpoint, drop("small"), clean, wait(100), clean],
 ]
 
 SEALS: list[Step | Restart] = [
@@ -179,6 +162,12 @@ ERRORS: list[Step | Restart] = [
     broken(checkpoint, fails("write", "*.wal")),
     broken(checkpoint, fails("write", "*/snapshot.partial")),
     broken(checkpoint, fails("write", "*/snapshot.partial"), fails("unlink", "*/snapshot.partial")),
+    answered(1),
+    broken(checkpoint, fails("write", "*.run")),
+    broken(checkpoint, fails("sync", "*.run"), fails("unlink", "*.run")),
+    broken(checkpoint, fails("sync_directory", "*/runs")),
+    broken(checkpoint, fails("write", "*/snapshot.partial")),
+    answered(4),
     broken(put("a", *[30 + n for n in range(6)]), fails("write", "*.swap"), fails("unlink", "*.swap")),
     put("a", 5),
     broken(rollover, fails("write", "*.parquet")),
@@ -231,7 +220,15 @@ DRAINS: list[Step | Restart] = [
     put("a", 30),
 ]
 
-ANSWERS: list[Step] = [answered, put("a", 50), checkpoint, answered, maintain(120)]
+ANSWERS: list[Step | Restart] = [
+    *[answered(1), put("a", 50), checkpoint, answered(1), answered(4), maintain(120)],
+    wait(2_000),
+    answered(7),
+    Restart(is_kill=True),
+    *[answered(7), answered(10), checkpoint, answered(13)],
+    Restart(),
+    *[answered(7), wait(1_600), checkpoint],
+]
 
 STAGES: list[Step | Restart] = [
     *[stage(1, 1, 0, 30, LARGE), stage(1, 2, 0, 40), stage(1, 1, 1, 50)],

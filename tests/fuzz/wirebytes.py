@@ -59,10 +59,10 @@ def varint(value: int) -> bytes:
     return bytes((*found, value))
 
 
-def flight_data(message: Message, command: bytes = b"") -> bytes:
-    """FlightData, with the descriptor of a command before the first."""
+def flight_data(message: Message, command: bytes = b"", own: bytes = b"") -> bytes:
+    """FlightData, with the descriptor of a command before the first, and with a command of its own."""
     descriptor = field(1, b"\x08\x02" + field(2, command)) if command else b""
-    return descriptor + field(2, message.header) + field(1000, message.body)
+    return descriptor + field(2, message.header) + (field(3, own) if own else b"") + field(1000, message.body)
 
 
 def ipc_messages(batches: list[pa.RecordBatch], **options: object) -> list[Message]:
@@ -149,7 +149,8 @@ def put(chance: random.Random, known: list[list[Message]]) -> list[bytes]:
         if not messages:
             messages = [Message(b"", b"")]
     command = changed(chance, b'{"ttl_millis": 0, "lifetime": 2}', 0.1)
-    sent = [flight_data(each, command if at == 0 else b"") for at, each in enumerate(messages)]
+    own = changed(chance, b'{"ttl_millis": 1, "key": "k"}', 0.5) if chance.random() < 0.5 else b""
+    sent = [flight_data(each, command if at == 0 else b"", own) for at, each in enumerate(messages)]
     return [changed(chance, each) if chance.random() < 0.05 else each for each in sent]
 
 

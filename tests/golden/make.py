@@ -22,13 +22,16 @@ from tests.support import ManualClock, spec_at
 from ullage.contract import ContainerSettings, ContentRepositorySpec, Quantity
 from ullage.engine.backupfiles import BACKUP_FORMAT
 from ullage.engine.engine import Engine
-from ullage.engine.model import Action, FlowFileRecord, Lifetime
+from ullage.engine.model import Action, Answer, FlowFileRecord, Lifetime
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.serde import SerDe
 
 HERE = Path(__file__).parent
 PRESENT = f"format-{FORMAT_VERSION}-serde-{SerDe.version}"
 BACKUP = f"backup-{BACKUP_FORMAT}"
+GOLDEN_ANSWERS = 70
+"""Requests of each filling that were answered: more than a block of a run holds."""
+
 MADE_AT_OPEN = ("ballast",)
 """Files that every open makes anew: left out, for they hold nothing."""
 
@@ -73,6 +76,7 @@ def describe(repository: Engine) -> dict[str, Any]:
             for claim in sorted(resources, key=lambda claim: claim.index)
         },
         "index_ceiling": repository.ledger.index_ceiling,
+        "answers": {answer.key.hex(): answer.answer.decode() for answer in repository.answers.all()},
     }
 
 
@@ -123,6 +127,9 @@ def fill(repository: Engine, clock: ManualClock) -> None:
     repository.handles.put(text[:5_000], {"kind": "kept"})
     repository.handles.put(text[:500], {"kind": "expires"}, ttl_millis=1 << 40)
     repository.handles.delete(repository.handles.put(text[:50], {"kind": "deleted"}))
+    now, chooser = clock.now_millis(), random.Random(clock.now_millis())
+    answers = [Answer(chooser.randbytes(32), b"put", b"done", now) for _ in range(GOLDEN_ANSWERS)]
+    repository.committer.commit(answers, creates=True)
 
 
 def make(target: Path) -> None:

@@ -43,6 +43,9 @@ class PoisonedLedger(Ledger):
     def replay_each(self, transaction: int, millis: int, found: Sequence[object], place: str) -> None:
         raise NotImplementedError
 
+    def published(self) -> None:
+        """Nothing lies beside the snapshot."""
+
 
 class Logged:
     """One FlowFile repository over a ledger, which a restart brings back."""

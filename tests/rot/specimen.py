@@ -18,6 +18,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import (
     Action,
+    Answer,
     ContentClaim,
     Delete,
     FlowFileRecord,
@@ -27,8 +28,8 @@ from ullage.engine.model import (
     SwapOut,
     Update,
     split_uuids,
-    updated,
 )
+from ullage.engine.updates import updated
 from ullage.errors import UllageError
 from ullage.testing.crashing import CrashFiles, Image
 
@@ -46,11 +47,15 @@ class Truth:
     records: dict[bytes, FlowFileRecord] = field(default_factory=dict)
     swapped: dict[str, list[bytes]] = field(default_factory=dict)
     dropped: set[str] = field(default_factory=set)
+    answers: list[tuple[int, Answer]] = field(default_factory=list)
+    """With the transaction that each stands in."""
 
     def apply(self, id: int, operations: Sequence[Operation]) -> None:
         """Follow one transaction."""
         for operation in operations:
             self._apply(operation)
+            if isinstance(operation, Answer):
+                self.answers.append((id, operation))
         self.after[id] = {uuid: self.show(record) for uuid, record in self.records.items()}
 
     def show(self, record: FlowFileRecord) -> Shown:
@@ -225,6 +230,8 @@ def _fill(repository: Engine, clock: ManualClock, chooser: random.Random, *, lar
     repository.queues.drop(repository.queue("dropped"))
     repository.handles.put(chooser.randbytes(600), {"kind": "kept"})
     repository.handles.delete(repository.handles.put(chooser.randbytes(50), {"kind": "deleted"}))
+    answers = [Answer(chooser.randbytes(32), b"put", chooser.randbytes(60), clock.now_millis()) for _ in range(20)]
+    repository.committer.commit(answers, creates=True)
 
 
 def describe(found: Specimen) -> str:

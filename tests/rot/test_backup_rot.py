@@ -77,7 +77,7 @@ def test_an_unharmed_backup_holds_every_kind_of_file(backed: Backed) -> None:
     """What is damaged below is a whole backup: snapshot, swap files, contents, event files and manifests."""
     kinds = {path.split("/")[2] for path in backed.image.files}
 
-    assert kinds == {"backup.json", "flowfile", "swap", "content", "provenance"}
+    assert kinds == {"backup.json", "flowfile", "runs", "swap", "content", "provenance"}
     assert backed.restored() == backed.truth
 
 

@@ -37,9 +37,9 @@ def places(chooser: random.Random, path: str, data: bytes, share: float) -> Iter
 
 
 def must_be_found(whole: Specimen, path: str) -> bool:
-    """Every byte of a snapshot counts, and of a swap file whose FlowFiles did not cease to exist."""
+    """Every byte of a snapshot and of a run counts, and of a swap file whose FlowFiles did not cease to exist."""
     is_swap = kind_of(path) == "swap file" and path.rsplit("/", 1)[1] not in whole.truth.dropped
-    return is_swap or kind_of(path) == "snapshot"
+    return is_swap or kind_of(path) in ("snapshot", "run")
 
 
 def flip(data: bytes, at: int, bit: int) -> bytes:

@@ -6,7 +6,7 @@ from collections import Counter
 from tests.rot.oracle import damage
 from tests.rot.specimen import Specimen, abandon, reopen, shown
 from ullage.engine.engine import Engine
-from ullage.errors import UllageError
+from ullage.errors import AnswerUnknown, UllageError
 
 OPENING = "caught at opening"
 CHECKING = "caught by check"
@@ -57,12 +57,25 @@ def _judge(whole: Specimen, path: str, data: bytes, repository: Engine) -> str:
     assert repository.restored.last_id == last_id
     wrong = [uuid.hex() for uuid, record in found.items() if expected.get(uuid) != record]
     assert wrong == [], "wrong data"
+    _judge_answers(whole, path, repository, last_id)
     if report.problems:
         assert loss is not None or all(names_place(path, problem) for problem in report.problems), report.problems
         return CHECKING
     assert found.keys() == expected.keys(), "FlowFiles are gone"
     assert report.orphans == () or (loss is not None and loss.first_lost), report.orphans
     return UNTOLD if loss is not None and loss.first_lost else HARMLESS
+
+
+def _judge_answers(whole: Specimen, path: str, repository: Engine, last_id: int) -> None:
+    """Every request that was answered gets its answer again, or is refused with the name of a damaged run."""
+    for transaction, answer in whole.truth.answers:
+        if transaction <= last_id:
+            found = said = None
+            try:
+                found = repository.idempotency.first(answer.key, answer.request)
+            except AnswerUnknown as error:
+                said = str(error)
+            assert found == answer.answer or (said is not None and kind_of(path) == "run" and path in said), said
 
 
 def table(counts: Counter[tuple[str, str]]) -> str:
@@ -81,7 +94,7 @@ def kind_of(path: str) -> str:
     if name == IDENTITY:
         return "root identity" if path.count("/") == 2 else "container identity"
     if "." in name:
-        return {"wal": "log", "swap": "swap file", "parquet": "event file"}[name.rsplit(".", 1)[1]]
+        return {"wal": "log", "swap": "swap file", "run": "run", "parquet": "event file"}[name.rsplit(".", 1)[1]]
     if "-" in name:
         return "archive" if "/archive/" in path else "content"
     return name

@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import socket
 import ssl
+import struct
 import threading
 import time
 from collections import Counter
@@ -17,7 +19,9 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import flight
 
+from tests.service.running import until
 from tests.service.secured import Secured
+from tests.service.socket.reader import Reader
 from tests.support import ManualClock
 from ullage.errors import Forbidden, Unauthenticated
 from ullage.uuids import parse_uuid
@@ -109,6 +113,36 @@ def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
     )
     assert (forbidden.who, forbidden.allowed) == ("space:get", False)
     assert (unknown.who, unknown.operation, unknown.allowed) == ("", "HELLO", False)
+
+
+def test_who_goes_before_the_answer_has_come_leaves_a_line_too(secured: Secured) -> None:
+    """Over the socket: what was read as far as it was taken, what was stored, and what was given up on the way."""
+    with secured.local("all") as local:
+        (large,) = local.put_many([bytes(1 << 20)])
+    proof = ("127.0.0.1", secured.ca_file)
+    wanted = {
+        "READ": [(10, large + struct.pack("<QQ", 0, 1 << 20))],
+        "RESOLVE_HANDLES": [(2, large * 10_000)],
+        "PUT": [(5, struct.pack("<QIIHBBI", 0, 1, 0, 0, 2, 0, 3) + b"abc")],
+        "PUT_STREAM": [(6, struct.pack("<QIIHBB", 0, 0, 0, 0, 2, 0)), (7, b"abc")],
+    }
+    for frames in wanted.values():
+        reader = Reader(secured.socket, secured.tokens["all"].encode(), proof)
+        reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for kind, body in frames:
+            reader.tell(kind, 1, body)
+        if frames[0][0] in (10, 2):
+            assert reader.socket.recv(100)  # some of the answer
+        reader.close()
+    until(lambda: len(_lines(secured)) == 5, "each has its line")
+
+    lines = {line.operation: line for line in _lines(secured)[1:]}
+
+    assert {name: line.allowed for name, line in lines.items()} == {name: name != "PUT_STREAM" for name in wanted}
+    assert [parse_uuid(id) for id in lines["READ"].ids] == [large]
+    assert {parse_uuid(id) for id in lines["RESOLVE_HANDLES"].ids} == {large}
+    assert (len(lines["PUT"].ids), lines["PUT"].bytes > 0) == (1, True)
+    assert "request-incomplete" in lines["PUT_STREAM"].why
 
 
 def test_refused_scrapes_leave_a_line(secured: Secured) -> None:

@@ -43,6 +43,9 @@ SMALL = Limits(
     writes_each=2,
     streams_each=2,
     queues_each=2,
+    counters_each=2,
+    session_bytes=5 << 20,
+    session_bytes_each=3 << 20,
 )
 
 
@@ -174,6 +177,45 @@ def test_who_has_made_many_queues_makes_no_more(secured: Secured) -> None:
             for name in ("own-0", "own-1", "theirs"):
                 admin.delete(f"/v1/queues/{name}/flowfiles")
                 assert admin.delete(f"/v1/queues/{name}").is_success
+
+
+def test_who_has_named_many_counters_names_no_more(secured: Secured) -> None:
+    """Those that there are count on, for everybody."""
+
+    def count(client: httpx.Client, *names: str) -> httpx.Response:
+        session = f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['session']}"
+        answer = client.post(f"{session}/commit", json={"counters": dict.fromkeys(names, 1)})
+        client.post(f"{session}/rollback", json={})
+        return answer
+
+    with secured.client("maker") as maker, secured.client("good") as good, secured.client("all") as admin:
+        assert count(maker, "a", "b").is_success
+        refused = count(maker, "a", "c")
+        assert (refused.status_code, "counters_each" in refused.json()["detail"]) == (429, True)
+        assert count(maker, "b").is_success
+        assert count(good, "b", "d").is_success
+        found = admin.get("/v1/state").json()["counters"]
+        assert {name: found.get(name, 0) for name in "abcd"} == {"a": 1, "b": 3, "c": 0, "d": 1}
+
+
+def test_what_sessions_of_one_hold_leaves_room(secured: Secured) -> None:
+    """By the bytes that they hold, of one and of all; what is rolled back is room again."""
+    large = {"attributes": {"a": "v" * 500_000}}
+
+    def filled(client: httpx.Client) -> tuple[str, httpx.Response]:
+        session = f"/v1/sessions/{client.post('/v1/sessions', json={}).json()['session']}"
+        answers = [client.post(f"{session}/create", json=large) for _ in range(10)]
+        assert answers[0].is_success
+        return session, answers[-1]
+
+    with secured.client("maker") as maker, secured.client("good") as good:
+        for _ in range(2):
+            session, refused = filled(maker)
+            assert (refused.status_code, "session_bytes_each" in refused.json()["detail"]) == (429, True)
+            other, busy = filled(good)
+            assert (busy.status_code, busy.json()["slug"]) == (503, "busy")
+            for client, open_one in ((maker, session), (good, other)):
+                assert client.post(f"{open_one}/rollback", json={}).is_success
 
 
 def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:

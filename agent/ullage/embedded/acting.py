@@ -28,10 +28,11 @@ class Acting:
         writes_max: int | None = None,
         streams_max: int | None = None,
         queues_max: int | None = None,
+        counters_max: int | None = None,
     ) -> None:
         """`may` says whether they have a right, and may take its time; `by` is what events call them. The rest bounds
-        what they hold at a time: leases, holds of events, staged writes, streams of queues, queues that they made;
-        None: as much as all together may.
+        what they hold at a time: leases, holds of events, staged writes, streams of queues, queues that they made,
+        counters that they named; None: as much as all together may.
         """
         self.owner = owner
         self.queues = queues or QueueAccess()
@@ -42,6 +43,7 @@ class Acting:
         self.writes_max = writes_max
         self.streams_max = streams_max
         self.queues_max = queues_max
+        self.counters_max = counters_max
 
     def require(self, use: QueueUse, queue: str = NO_QUEUE) -> None:
         """Forbidden if the rules do not let them do this in the queue, or with handles."""

@@ -224,10 +224,10 @@ class RecordColumns:
 
 def _queues(records: Sequence[FlowFileRecord], queues: Mapping[int, str]) -> Any:
     """Names. Of a swap file all stand in one queue."""
-    numbers = [record.queue for record in records]
-    if len(distinct := set(numbers)) == 1:
-        return pa.repeat(pa.scalar(queues.get(distinct.pop()), pa.string()), len(records))
-    return list(map(queues.get, numbers))
+    numbers = {record.queue for record in records}
+    if len(numbers) == 1:
+        return pa.repeat(pa.scalar(queues.get(numbers.pop()), pa.string()), len(records))
+    return [queues.get(record.queue) for record in records]
 
 
 def _number(record: FlowFileRecord) -> int:

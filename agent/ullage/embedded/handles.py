@@ -8,6 +8,7 @@ from ullage.embedded.content import HandlePut, ReadableContent, known_crc
 from ullage.embedded.once import AlsoUuids, Keys, Operations, nothing_else
 from ullage.engine import documents
 from ullage.engine.handles import HandleStore
+from ullage.engine.paging import page, record_bytes
 from ullage.enums import Lifetime
 from ullage.interface.checks import checked_number, checked_part, checked_texts, own_id
 from ullage.interface.handles import PAGE_MAX, Handles
@@ -85,9 +86,9 @@ class EmbeddedHandles(Handles):
         self._acting.require(QueueUse.READ)
         checked_number(limit, "limit", 1, PAGE_MAX)
         start = parse_handle(own_id(after, self._node)) if after else b""
-        records = self._store.page(start, limit + 1)
-        page = [documents.handle_head(record, self._node) for record in records[:limit]]
-        return HandlePage(handles=page, next=page[-1].id if len(records) > limit else None)
+        records, has_more = page(self._store.page(start, limit + 1), limit, record_bytes)
+        found = [documents.handle_head(record, self._node) for record in records]
+        return HandlePage(handles=found, next=found[-1].id if has_more else None)
 
     def delete(self, handle: str, *, also: Operations = ()) -> None:
         self._acting.require(QueueUse.DELETE)

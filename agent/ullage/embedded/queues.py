@@ -13,6 +13,7 @@ from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.flowfile.manager import QueueManager
 from ullage.engine.flowfile.queues import FlowFileQueue
+from ullage.engine.paging import page, record_bytes
 from ullage.engine.session import ProcessSession
 from ullage.errors import QuotaReached
 from ullage.interface.checks import checked_number, checked_queue, checked_text, queue_settings
@@ -77,7 +78,8 @@ class EmbeddedQueues(Queues):
         checked_number(limit, "limit", 1, LISTED_MAX)
         checked_number(skip, "skip", 0)
         queue = self._found(name, QueueUse.READ)
-        return [documents.flow_file(record) for record in self._engine.flow_files.listed(queue, skip, limit)]
+        records, _ = page(self._engine.flow_files.listed(queue, skip, limit), limit, record_bytes)
+        return list(map(documents.flow_file, records))
 
     def drop(
         self,

@@ -44,6 +44,7 @@ from ullage.interface.checks import (
     volume_forgotten,
 )
 from ullage.interface.repository import Bytes, Repository
+from ullage.sessionroom import SessionRoom
 from ullage.streams import ContentStream
 from ullage.uuids import parse_uuid
 from ullage.wire.holders import HolderStatus
@@ -159,12 +160,20 @@ class EmbeddedRepository(Repository):
         """End what an earlier process lent: its clients saw their connections break."""
         release_leftovers(self.engine)
 
-    def session(self, component: str = "", component_type: str = "", *, lease_seconds: float = 30.0) -> EmbeddedSession:
+    def session(
+        self,
+        component: str = "",
+        component_type: str = "",
+        *,
+        lease_seconds: float = 30.0,
+        room: SessionRoom | None = None,
+    ) -> EmbeddedSession:
+        """`room`: what it may hold in memory, where that is bounded."""
         self._require_open()
         asked = session_request(component, component_type, lease_seconds)
         kind = asked.component_type or self.acting.by
-        session = self.engine.session(asked.component, kind, 2, self.acting.by)
-        return EmbeddedSession(session, self.node, self.acting, self.engine.queues)
+        session = self.engine.session(asked.component, kind, 2, self.acting.by, room)
+        return EmbeddedSession(session, self.node, self.acting, self.engine)
 
     def content(self, id: str, start: int = 0, size: int | None = None) -> ContentStream:
         start, size = checked_part(start, size)
@@ -209,11 +218,11 @@ class EmbeddedRepository(Repository):
             unavailable_contents=engine.availability.count,
             unavailable_swap_files=sum(len(queue.passed_over()) for queue in engine.queues.all()),
             unproved_files=engine.proof.files_left,
-            records_set_aside=len(engine.ledger.set_aside),
+            records_set_aside=engine.set_aside.count,
             forgotten=engine.forgotten.noted,
             provenance_waiting=waiting_events,
             provenance_waiting_bytes=waiting_bytes,
-            counters=engine.counters(),
+            counters=engine.counters.all(),
             windows=self.reclamation.windows(),
             last_run=runs[-1].progress if runs else None,
             last_override=overrides[-1].progress if overrides else None,

@@ -10,7 +10,7 @@ from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.once import Operations
 from ullage.embedded.queues import require_puts
 from ullage.engine import documents
-from ullage.engine.flowfile.manager import QueueManager
+from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
 from ullage.enums import EventType, Lifetime
@@ -42,9 +42,9 @@ from ullage.wire.queues import FlowFile
 class EmbeddedSession(Session):
     """Knows the engine's record of each FlowFile that it holds, by id."""
 
-    def __init__(self, session: ProcessSession, node: str, acting: Acting, queues: QueueManager) -> None:
+    def __init__(self, session: ProcessSession, node: str, acting: Acting, engine: Engine) -> None:
         self._open: ProcessSession | None = session
-        self._queues = queues
+        self._queues, self._counters = engine.queues, engine.counters
         self._node = node
         self._acting = acting
         self._records: dict[str, FlowFileRecord] = {}
@@ -138,7 +138,10 @@ class EmbeddedSession(Session):
             self._session.penalize(record, millis)
 
     def adjust_counter(self, name: str, delta: int) -> None:
-        self._session.adjust_counter(checked_name(name, "a counter's name"), checked_number(delta, "delta"))
+        name, delta = checked_name(name, "a counter's name"), checked_number(delta, "delta")
+        if self._acting.counters_max is not None:
+            self._counters.reserve(name, self._acting.owner, self._acting.counters_max)
+        self._session.adjust_counter(name, delta)
 
     def require_room(self, queue: str) -> None:
         queue = checked_queue(queue)

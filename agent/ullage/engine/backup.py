@@ -21,6 +21,7 @@ from ullage.engine.backupcontent import ContentGatherer, copy_file, crc_of
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
     MANIFEST,
+    RUNS_DIRECTORY,
     BackupFile,
     BackupManifest,
     all_files,
@@ -35,13 +36,15 @@ from ullage.engine.content.store import FileContentStore
 from ullage.engine.documents import (
     unavailable_content,
     unavailable_event_file,
+    unavailable_run,
     unavailable_swap_file,
 )
 from ullage.engine.files import PARTIAL_SUFFIX, Files, make_directories, replace_file
 from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.ledger.runfiles import RUNS, RunFiles, run_name
 from ullage.engine.ledger.swap import SwapFiles
-from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, SetAside, SwapOut
+from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, RunFile, SetAside, SwapOut
 from ullage.engine.opening import SWAP, RepositoryIdentity
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
@@ -72,6 +75,7 @@ class Backup:
         compactor: Compactor,
         gatherer: ContentGatherer,
         unavailable: UnavailableContents,
+        runs: RunFiles,
         queue_name: Callable[[int], str],
     ) -> None:
         self._files = parts.files
@@ -86,6 +90,7 @@ class Backup:
         self._compactor = compactor
         self._gatherer = gatherer
         self._unavailable = unavailable
+        self._runs = runs
         self._queue_name = queue_name
         self._lock = threading.Lock()
 
@@ -117,7 +122,7 @@ class Backup:
             had = {} if previous is None else {file.path: file for file in all_files(previous)}
             doubted = {each.summary.name for each, _ in self._unavailable.passed_over(LISTED_MAX)}
             swaps = swap_sources(self._files, self._swap_files, named.swaps, named.set_aside, had, doubted, sequence)
-            sources = [*swaps.sources, *self._sources(content, named), *event_sources]
+            sources = [*swaps.sources, *self._run_sources(named), *self._sources(content, named), *event_sources]
             # What the last backup has under the same path has the same bytes: no file of one is written twice.
             kept = [msgspec.structs.replace(file, crc=had[file.path].crc) for _, file in sources if file.path in had]
             missing = [(source, file) for source, file in sources if file.path not in had]
@@ -134,7 +139,8 @@ class Backup:
                 snapshot=snapshot,
                 swaps=tuple(file for file in files if not file.container and not file.directory),
                 contents=tuple(file for file in files if file.container),
-                provenance=(*(file for file in files if file.directory), *events),
+                provenance=(*(file for file in files if file.directory not in ("", RUNS_DIRECTORY)), *events),
+                runs=tuple(file for file in files if file.directory == RUNS_DIRECTORY),
             )
             # Names before the manifest that lists them: its rename is the commit point.
             for directory in sorted({os.path.dirname(file.path) for file in all_files(manifest)}):
@@ -149,7 +155,7 @@ class Backup:
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
             kept_bytes=sum(file.length for file in kept),
-            lost=(*self._named(damages.lost), *self._named_swaps(swaps.unreadable), *damages.events[:LISTED_MAX]),
+            lost=(*self._named(damages.lost), *self._named_swaps(swaps.unreadable), *damages.beside[:LISTED_MAX]),
             saved=(*self._named(damages.saved), *kept_damages, *self._named_swaps(swaps.saved)),
             damaged_files=sum(
                 (damages.files, len({each.path for each in kept_damages}), len(swaps.unreadable), len(swaps.saved))
@@ -209,7 +215,7 @@ class Backup:
     def _keeping(self) -> Iterator[None]:
         """While this lasts, no file that a snapshot may name is given back."""
         keeping_events = nullcontext() if self._events is None else self._events.keeping()
-        with self._compactor.held(), keeping_events, self._committer.keeping_swaps():
+        with self._compactor.held(), keeping_events, self._committer.keeping_swaps(), self._runs.keeping():
             yield
 
     def _write_moment(
@@ -272,6 +278,16 @@ class Backup:
         ]
         return [manifest], sources
 
+    def _run_sources(self, named: "_Named") -> Iterator[tuple[str, BackupFile]]:
+        """The runs that a snapshot lists. Another run of a number has another checksum, and so another path."""
+        for run in named.runs:
+            kept_as = os.path.join(RUNS, f"{run.number}-{run.crc:08x}")
+            name = run_name(run.number)
+            yield (
+                self._runs.path(run.number),
+                BackupFile(path=kept_as, length=run.length, crc=0, name=name, directory=RUNS_DIRECTORY),
+            )
+
     def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
         """Each file to have in the backup, with where it is now."""
         sources: list[tuple[str, BackupFile]] = []
@@ -330,7 +346,7 @@ class Backup:
                 except ContentMissing as error:
                     if not file.directory:
                         raise
-                    damages.add_events(source, file, error)  # a restored repository searches on past them
+                    damages.add_beside(source, file, error)  # a restored repository goes on without them
                     continue
                 copied.append(msgspec.structs.replace(file, crc=crc))
             done += file.length
@@ -354,12 +370,13 @@ class _Damages:
         self.files = 0
         self.lost: dict[tuple[int, int], Damage] = {}
         self.saved: dict[tuple[int, int], Damage] = {}
-        self.events: list[UnavailableContent] = []
+        self.beside: list[UnavailableContent] = []
 
-    def add_events(self, source: str, file: BackupFile, error: ContentMissing) -> None:
-        """One more file of events."""
+    def add_beside(self, source: str, file: BackupFile, error: ContentMissing) -> None:
+        """One more file of events, or run."""
         self.files += 1
-        self.events.append(unavailable_event_file(source, file.name, file.length, error))
+        named = unavailable_run if file.directory == RUNS_DIRECTORY else unavailable_event_file
+        self.beside.append(named(source, file.name, file.length, error))
 
     def add(self, lost: dict[tuple[int, int], Damage], saved: dict[tuple[int, int], Damage]) -> None:
         """Of one more file."""
@@ -374,6 +391,7 @@ class _Named:
     def __init__(self) -> None:
         self.claims: list[ResourceClaim] = []
         self.swaps: list[SwapOut] = []
+        self.runs: list[RunFile] = []
         self.set_aside: list[SetAside] = []
         self.moved: set[int] = set()
         self._ends: dict[int, int] = {}
@@ -386,6 +404,8 @@ class _Named:
                     self._reach(operation.claim.resource, operation.claim.end)
                 elif isinstance(operation, ResourceClaim):
                     self.claims.append(operation)
+                elif isinstance(operation, RunFile):
+                    self.runs.append(operation)
                 elif isinstance(operation, SetAside):
                     self.set_aside.append(operation)
                 elif isinstance(operation, Relocation):
@@ -416,7 +436,7 @@ def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> B
         if manifest.identity.repository != identity.repository:
             raise DirectoryNotEmpty(f"{destination} holds a backup of repository {manifest.identity.repository}")
         return manifest
-    ours = {CONTENT, FLOWFILE, SWAP, PROVENANCE, MANIFEST + PARTIAL_SUFFIX}
+    ours = {CONTENT, FLOWFILE, RUNS, SWAP, PROVENANCE, MANIFEST + PARTIAL_SUFFIX}
     if foreign := [name for name in files.list_directory(destination) if name not in ours]:
         raise DirectoryNotEmpty(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
     return None
@@ -424,7 +444,7 @@ def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> B
 
 def _found(files: Files, destination: str) -> Iterator[str]:
     """All files in the directories of a backup, relative to it."""
-    for directory in (FLOWFILE, SWAP, PROVENANCE):
+    for directory in (FLOWFILE, RUNS, SWAP, PROVENANCE):
         if files.exists(os.path.join(destination, directory)):
             yield from (
                 os.path.join(directory, name) for name in files.list_directory(os.path.join(destination, directory))

@@ -14,12 +14,16 @@ from crc32c import crc32c
 from ullage.beneath import LeadsOut
 from ullage.engine.files import Files, read_file
 from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.ledger.runfiles import RUNS, run_number
 from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
 from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
 
 MANIFEST = "backup.json"
+RUNS_DIRECTORY = f"{FLOWFILE}/{RUNS}"
+"""Where runs go in a repository."""
+
 BACKUP_FORMAT = 1
 
 NAME_BYTES_MAX = 255
@@ -51,6 +55,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     swaps: tuple[BackupFile, ...]
     contents: tuple[BackupFile, ...]
     provenance: tuple[BackupFile, ...] = ()
+    runs: tuple[BackupFile, ...] = ()
 
 
 class _Version(msgspec.Struct):
@@ -61,7 +66,7 @@ class _Version(msgspec.Struct):
 
 def all_files(manifest: BackupManifest) -> tuple[BackupFile, ...]:
     """Every file but the manifest itself."""
-    return (*manifest.contents, *manifest.swaps, *manifest.provenance, manifest.snapshot)
+    return (*manifest.contents, *manifest.swaps, *manifest.runs, *manifest.provenance, manifest.snapshot)
 
 
 def encode_manifest(manifest: BackupManifest) -> bytes:
@@ -99,6 +104,8 @@ def _misplaced(manifest: BackupManifest) -> Iterator[BackupFile]:
             yield file
     yield from (file for file in (*manifest.swaps, manifest.snapshot) if file.container or file.directory)
     yield from (file for file in manifest.swaps if not file.name.endswith(SWAP_SUFFIX))
+    yield from (file for file in manifest.runs if file.container or file.directory != RUNS_DIRECTORY)
+    yield from (file for file in manifest.runs if run_number(file.name) is None)
     yield from (file for file in (manifest.snapshot,) if file.name != SNAPSHOT)
     yield from (file for file in manifest.contents if file.directory or not _is_content_name(file))
     directories = {parent for file in manifest.provenance for parent in accumulate(file.directory.split("/"), _below)}

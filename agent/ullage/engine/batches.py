@@ -55,7 +55,7 @@ def new_records(
 def with_readable_attributes(records: list[FlowFileRecord]) -> list[FlowFileRecord]:
     """Those whose attributes can be read: these are stored packed, and a decoder of records does not look at them."""
     try:
-        unpack_all_attributes([record.attributes for record in records])
+        unpack_all_attributes({record.attributes for record in records})  # what came together has often the same
         return records
     except UNDECODABLE:
         return [] if len(records) == 1 else [each for one in records for each in with_readable_attributes([one])]

@@ -92,6 +92,7 @@ class Committer:
         with self._before_close():
             if drains:
                 self._provenance.try_drain()
+            self._ledger.forget_runs(self._clock.now_millis())
             try:
                 covered = self._log.checkpoint(on_progress)
             except (DiskFull, OSError) as error:
@@ -163,7 +164,7 @@ class Committer:
 
     def grow_reserves(self) -> bool:
         """See `Reserves.grow`."""
-        return self._reserves.grow(self._log.snapshot_bytes)
+        return self._reserves.grow(self._log.snapshot_bytes + self._ledger.answers.longest_run)
 
     def _admit_new(self) -> None:
         """Keep the log within `walMaxBytes`: a writer that meets the limit pays for a checkpoint, then is refused."""

@@ -117,6 +117,12 @@ def unavailable_event_file(path: str, name: str, size: int, error: Exception) ->
     return UnavailableContent(id="", filename=name, queue="", size=size, path=path, resource=0, reason=reason)
 
 
+def unavailable_run(path: str, name: str, size: int, error: Exception) -> UnavailableContent:
+    """Answers to requests that can't be read."""
+    reason = f"answers to requests with a key are in a run that can't be read: {error}"
+    return UnavailableContent(id="", filename=name, queue="", size=size, path=path, resource=0, reason=reason)
+
+
 def record_set_aside(record: SetAside) -> RecordSetAside:
     """A record that can't be used."""
     return RecordSetAside(

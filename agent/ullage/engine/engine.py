@@ -38,7 +38,9 @@ from ullage.engine.history import History
 from ullage.engine.holdings import require_any
 from ullage.engine.idempotency import IdempotencyKeys
 from ullage.engine.leases import LeaseManager
+from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.runfiles import RUNS, RunFiles
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.looking import FlowFileViewer
 from ullage.engine.model import IndexCeiling
@@ -84,6 +86,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.state import RecordDirectory, RecordUnusable
 from ullage.engine.working import SessionParts
 from ullage.errors import DiskFull, ForeignContainer, RepositoryDamaged
+from ullage.sessionroom import SessionRoom
 from ullage.wire.upkeep import BackupReport, CheckReport
 
 ReportListener = Callable[[str, ReclamationReport], None]
@@ -142,7 +145,7 @@ class Engine:
             require_snapshot(files, root, [each for each in self.content.containers.values() if each.is_available])
 
         self.swap_files = SwapFiles(RecordDirectory(files, os.path.join(root, SWAP), identity.repository, parts.serde))
-        self.ledger = Ledger(self.swap_files.read)
+        self.ledger, self.answers = self._ledgers(parts)
 
         # Nobody asks what is durable before the log, to which provenance belongs, is there.
         self.provenance = make.provenance(parts, lambda: self.log.durable, self.ledger.queue_name)
@@ -165,7 +168,7 @@ class Engine:
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
         shared = (self.ledger, self.committer, self.reader, admission, self.forgotten, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
-        self.set_aside = SetAsideRecords(changing, parts.serde, self.provenance)
+        self.set_aside = SetAsideRecords(changing, self.answers, parts.serde, self.provenance)
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
@@ -175,13 +178,19 @@ class Engine:
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
         self.leases = LeaseManager(changing, spec.leases)
-        self.idempotency = IdempotencyKeys(self.ledger, self.log, clock)
+        self.idempotency = IdempotencyKeys(self.ledger, self.answers, self.log, clock)
         self.staging = Staging(changing, self.queues, self.handles)
         self.feeds = Feeds(self._parts, self.swap_files, spec.flow_file.swap_threshold)
 
         self._checked = self._what_is_checked()
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
         self._backup = self._backups(parts, scanner)
+
+    def _ledgers(self, parts: RepositoryParts) -> tuple[Ledger, AnswerRuns]:
+        """What is in memory, and what left it."""
+        ledger = Ledger(self.swap_files.read)
+        place = RecordDirectory(parts.files, os.path.join(self.root, FLOWFILE, RUNS), parts.repository, parts.serde)
+        return ledger, AnswerRuns(ledger, RunFiles(place), parts.serde)
 
     def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:
         content = ContentProof(space, self.reader, self.availability)
@@ -205,6 +214,7 @@ class Engine:
             self.compactor,
             ContentGatherer(parts.files, self.reader, scanner),
             self.unavailable,
+            self.answers.files,
             self.ledger.queue_name,
         )
 
@@ -212,6 +222,7 @@ class Engine:
         return CheckedParts(
             self._files,
             self.ledger,
+            self.answers,
             self.content,
             self.reader,
             self.queues,
@@ -225,7 +236,8 @@ class Engine:
 
     def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:
         careful = CarefulRestore(self.ledger, self.provenance, serde, self.content.containers.__contains__)
-        return RecordedState(self.ledger, self.provenance, careful if is_careful else None)
+        answers = None if self.spec.flow_file.repository else self.answers  # another one keeps no files beside its own
+        return RecordedState(self.ledger, self.provenance, answers, careful if is_careful else None)
 
     def _reclaimers(
         self, parts: ReclamationParts, purges: PurgeSchedule, permission: PermissionFor | None
@@ -305,14 +317,19 @@ class Engine:
         self.close()
 
     def session(
-        self, component: str = "", component_type: str = "", depth: int = 1, tenant: str = ""
+        self,
+        component: str = "",
+        component_type: str = "",
+        depth: int = 1,
+        tenant: str = "",
+        room: SessionRoom | None = None,
     ) -> ProcessSession:
         """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
         many calls above the program is that wants it; `tenant`: whose files its content goes to, and
-        who makes the queues that are not there yet.
+        who makes the queues that are not there yet; `room`: what it may hold, where that is bounded.
         """
         self.forgotten.give_back()
-        return ProcessSession(self._parts, component, component_type, depth + 1, tenant)
+        return ProcessSession(self._parts, component, component_type, depth + 1, tenant, room)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
@@ -364,9 +381,10 @@ class Engine:
         """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
         return self._backup.write(self.identity, destination, on_progress, within)
 
-    def counters(self) -> dict[str, int]:
-        """The counters that sessions adjusted since the open."""
-        return self._parts.counters.all()
+    @property
+    def counters(self) -> Counters:
+        """Those that sessions adjusted since the open."""
+        return self._parts.counters
 
     @uninterrupted
     def close(self) -> None:
@@ -385,6 +403,7 @@ class Engine:
             finally:
                 self.content.close()
                 self.provenance.close()
+                self.answers.files.close()
                 if self._lock is not None:
                     self._lock.close()
                     self._lock = None
@@ -421,6 +440,7 @@ class Engine:
             self.provenance.start(self.restored.last_id)
             self.committer.remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
             self.committer.remove_unknown_swaps()
+            self.answers.remove_leftovers()
             self.reclamation.resume(recovery.intents())
             if seals := recovery.seals():
                 self.committer.commit(seals, creates=False)

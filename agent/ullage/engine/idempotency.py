@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ullage.clock import Clock
+from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import Answer, Operation
 from ullage.engine.repositories import FlowFileRepository
@@ -32,8 +33,9 @@ class IdempotentRequest(NamedTuple):
 class IdempotencyKeys:
     """All idempotency keys of a repository. Thread-safe."""
 
-    def __init__(self, ledger: Ledger, log: FlowFileRepository, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, answers: AnswerRuns, log: FlowFileRepository, clock: Clock) -> None:
         self._ledger = ledger
+        self._answers = answers
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
@@ -43,8 +45,8 @@ class IdempotencyKeys:
     def once(self, key: bytes | None, request: bytes) -> Iterator[IdempotentRequest]:
         """Carry a request out at most once while its key is good; without a key nothing is remembered.
 
-        KeyInUse while the same key is under way; KeyReused if it came with another request; RepositoryStopped if its
-        first outcome is not known.
+        KeyInUse while the same key is under way; KeyReused if it came with another request; AnswerUnknown if damage may
+        hold its answer; RepositoryStopped if its first outcome is not known.
         """
         if key is None:
             yield IdempotentRequest(None, lambda _: ())
@@ -62,13 +64,12 @@ class IdempotencyKeys:
                 self._under_way.discard(key)
 
     def first(self, key: bytes, request: bytes) -> bytes | None:
-        """The durable answer to this request, if it was given. KeyReused if it was another request."""
+        """The durable answer to this request, if it was given. KeyReused if it was another request; AnswerUnknown."""
         found = self._found(key, request)
         return None if found is None else found.answer
 
     def _found(self, key: bytes, request: bytes) -> Answer | None:
-        with self._ledger.lock:
-            found = self._ledger.answers.find(key, self._clock.now_millis())
+        found = self._answers.find(key, self._clock.now_millis())
         if found is None:
             return None
         if found.request != request:

@@ -153,7 +153,10 @@ class MaintenanceRunner:
             self._repository.checkpoint()
 
     def _is_log_large(self) -> bool:
-        return self._repository.log.log_bytes >= self._repository.spec.flow_file.checkpoint_log_size
+        """Or the answers to requests fill their share of memory: a checkpoint takes them out of it."""
+        repository = self._repository
+        is_large = repository.log.log_bytes >= repository.spec.flow_file.checkpoint_log_size
+        return is_large or repository.ledger.answers.is_large
 
 
 def _forget_frames(error: BaseException | None) -> None:

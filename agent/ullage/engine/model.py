@@ -7,7 +7,6 @@ Fields may only be appended, each with a default; anything else needs a new SerD
 All records are immutable and acyclic, hence `gc=False`: a million of them cost the collector nothing.
 """
 
-from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -47,12 +46,6 @@ unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
 NO_ATTRIBUTES = _pack({})
 
 NOT_INHERITED = ("alternate.identifier", "discard.reason")  # what says something of one FlowFile only
-
-APPENDED_BYTES_MAX = 64
-"""An update's packed attributes are put behind the record's up to this size: merging costs three times as much, and
-what is not merged yet takes memory, less than a kilobyte a record."""
-
-_EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F  # first bytes of msgpack maps of 0 and 15, the largest with their count in it
 
 
 class ContentClaim(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -420,6 +413,25 @@ class SetAsideEnd(msgspec.Struct, frozen=True, array_like=True, tag=29, gc=False
     id: Uuid
 
 
+class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
+    """A sorted run of a key space (runs/rows.py), which counts: in a snapshot all that do, and in the log one of which
+    something was given up. `length`, and `crc`, of its head, tell it from any other file of that number.
+
+    `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made. `given_up` are the numbers
+    (u32 each) of blocks that could not be read, and that a person does without; a run of no rows is given up whole.
+    """
+
+    number: Whole
+    space: str
+    rows: Whole
+    length: Whole
+    crc: Whole
+    first: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    last: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    newest_millis: Whole
+    given_up: bytes = b""
+
+
 Operation = (
     FlowFileRecord
     | Update
@@ -442,6 +454,7 @@ Operation = (
     | Staged
     | SetAside
     | SetAsideEnd
+    | RunFile
 )
 
 
@@ -452,49 +465,3 @@ def pack_attributes(attributes: dict[str, str]) -> bytes:
     if "uuid" in attributes:
         attributes = {name: value for name, value in attributes.items() if name != "uuid"}
     return _pack(attributes)
-
-
-@lru_cache(maxsize=1)
-def _changes(packed: bytes) -> dict[str, str]:
-    """What an update sets: in a batch it is often the same for all. Not to be changed."""
-    return unpack_attributes(packed)
-
-
-def _changed_attributes(packed: bytes, set_attributes: bytes | None, removed: tuple[str, ...]) -> bytes:
-    """Attributes after an update, packed. A small change is only put behind what is there, since the last of several
-    values of a name counts: most records are updated more often than they are read.
-
-        82 | a=1 | b=2   updated by   81 | b=3   is   83 | a=1 | b=2 | b=3
-    """
-    if set_attributes is not None and not removed and 0 < len(set_attributes) <= APPENDED_BYTES_MAX:
-        first = packed[0] + set_attributes[0] - _EMPTY_MAP
-        if _EMPTY_MAP <= packed[0] <= first <= _SMALL_MAP_MAX:
-            return b"%c%b%b" % (first, packed[1:], set_attributes[1:])
-    attributes = unpack_attributes(packed)
-    for name in removed:
-        attributes.pop(name, None)
-    if set_attributes is not None:
-        attributes.update(_changes(set_attributes))
-    return _pack(attributes)
-
-
-def updated(record: FlowFileRecord, update: Update) -> FlowFileRecord:
-    """The record after the update: the one rule for what an `Update` means, live and at recovery."""
-    packed = record.attributes
-    if update.set_attributes is not None or update.remove_attributes:
-        packed = _changed_attributes(packed, update.set_attributes, update.remove_attributes)
-    content = update.content
-    return FlowFileRecord(
-        record.uuid,
-        record.queue if update.queue is None else update.queue,
-        record.claim if content is None else content.claim,
-        record.start if content is None else content.start,
-        record.size if content is None else content.size,
-        record.entry_millis,
-        record.lineage_millis,
-        record.queued if update.queued is None else update.queued,
-        packed,
-        record.parents,
-        record.expires_millis if update.expires_millis is None else update.expires_millis,
-        record.deleted_millis if update.deleted_millis is None else update.deleted_millis,
-    )

@@ -8,6 +8,7 @@ page cache may show frames that the disk will never hold, so that an old log cou
 from collections.abc import Iterable, Iterator, Sequence
 
 from ullage.engine.careful import CarefulRestore
+from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import Operation, Undrained
 from ullage.engine.provenance.events import RecordedTransaction, undrained
@@ -24,9 +25,17 @@ class RecordedState:
 
     millis = 0
 
-    def __init__(self, ledger: Ledger, provenance: ProvenanceRepository, careful: CarefulRestore | None = None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        provenance: ProvenanceRepository,
+        answers: AnswerRuns | None,
+        careful: CarefulRestore | None = None,
+    ) -> None:
+        """`answers`: where they go at a checkpoint; None: they stand in the snapshot."""
         self._ledger = ledger
         self._provenance = provenance
+        self._answers = answers
         self.careful = careful
 
     @property
@@ -58,14 +67,24 @@ class RecordedState:
         self.careful.take(transaction, millis, found, place)
 
     def freeze(self) -> Iterable[list[Operation]]:
-        return _blocks(self._ledger.freeze(), self._provenance.undrained())
+        answers: Iterable[list[Operation]] = [[*self._ledger.answers.all()]]
+        if self._answers is not None:
+            answers = self._answers.freeze()
+        return _blocks(answers, self._ledger.freeze(), self._provenance.undrained())
 
     def release(self) -> None:
         self._ledger.release()
 
+    def published(self) -> None:
+        if self._answers is not None:
+            self._answers.published()
 
-def _blocks(records: Iterable[list[Operation]], newest: Sequence[RecordedTransaction]) -> Iterator[list[Operation]]:
+
+def _blocks(
+    answers: Iterable[list[Operation]], records: Iterable[list[Operation]], newest: Sequence[RecordedTransaction]
+) -> Iterator[list[Operation]]:
     """Each transaction is a block of its own: it may be as large as a frame."""
+    yield from answers
     yield from records
     for told in newest:
         yield [undrained(told)]

@@ -48,7 +48,7 @@ def restore(
     )
     containers = {container.name: container for container in directories_of(files, spec)}
     _require_restorable(files, manifest, spec, containers)
-    for directory in ("", FLOWFILE, SWAP, *sorted({file.directory for file in manifest.provenance})):
+    for directory in ("", FLOWFILE, SWAP, *sorted({file.directory for file in (*manifest.runs, *manifest.provenance)})):
         make_directories(files, os.path.join(root, directory))
     for container in containers.values():
         container.create(identity.repository, FORMAT_VERSION)

@@ -18,6 +18,7 @@ from ullage.engine.careful import CEILING_JUMP
 from ullage.engine.check.salvage import SurveyedSource, survey
 from ullage.engine.check.salvagecontent import FoundFiles, SalvagedContent
 from ullage.engine.check.salvageevents import SalvagedEvents
+from ullage.engine.check.salvageruns import note_missing_runs, run_records
 from ullage.engine.check.salvagestate import SalvagedState
 from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.writer import ContentWriter, WriterAdmission
@@ -119,9 +120,12 @@ def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, se
     )
     for name, every in swapped.items():
         state.take([each for each in every if isinstance(each, Undecodable)], f"swap file {name}")
+    for block, place in run_records(disk, found, serde):
+        state.take(block, place)
     if found.snapshot is not None:
         for offset, data in found.snapshot.payloads:
             block = serde.decode_block_each(data, serde.version)
+            note_missing_runs(found, block)
             state.take(block, f"the snapshot's block at offset {offset}")
             for each in block:
                 if isinstance(each, Undrained):

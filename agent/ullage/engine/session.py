@@ -32,24 +32,27 @@ from ullage.engine.model import (
     new_uuids,
     pack_attributes,
     unpack_attributes,
-    updated,
 )
 from ullage.engine.provenance.reporter import ProvenanceReporter
 from ullage.engine.registration import Registration
 from ullage.engine.uninterrupted import uninterrupted
+from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
     SessionParts,
     Settled,
     Working,
+    bytes_of,
     created,
     fragment_marks,
+    publish,
     require_settled,
     require_size,
     settle,
     with_blocks_of,
 )
 from ullage.errors import CommitOutcomeUnknown, FlowFileNotFound, InvalidArgument, RepositoryStopped, SessionMisuse
+from ullage.sessionroom import SessionRoom
 from ullage.streams import AnyContent, ContentStream, pieces_of
 
 PENALTY_MILLIS = 30_000
@@ -62,10 +65,17 @@ class ProcessSession:
     _begun: Place | None = None
 
     def __init__(
-        self, parts: SessionParts, component: str = "", component_type: str = "", depth: int = 1, tenant: str = ""
+        self,
+        parts: SessionParts,
+        component: str = "",
+        component_type: str = "",
+        depth: int = 1,
+        tenant: str = "",
+        room: SessionRoom | None = None,
     ) -> None:
         """`component`, a processor's id and type, is who events name; the rest is as in `Engine.session`."""
         self._parts = parts
+        self._room = room or SessionRoom()
         self._component = component
         self._component_type = component_type
         self.provenance = ProvenanceReporter(ref(self))
@@ -127,6 +137,7 @@ class ProcessSession:
         """
         originals = [self._find(parent).current for parent in parents]
         record = created(originals, attributes or {}, self._parts.clock.now_millis())
+        self._room.take(bytes_of(record))
         self._working[record.uuid] = Working(None, record, None, parents=record.parents)
         if originals:
             self._spawned(record, EventType.FORK if len(originals) == 1 else EventType.JOIN)
@@ -163,6 +174,7 @@ class ProcessSession:
                 packed,
             )
         )
+        self._room.take(sum(map(bytes_of, records)))
         self._ingested.append((target, records))
         return records
 
@@ -270,9 +282,10 @@ class ProcessSession:
         working = self._find(flow_file)
         if "uuid" in attributes:
             raise InvalidArgument("the attribute uuid belongs to the FlowFile and cannot be set")
+        self._refresh(working, Update(working.current.uuid, set_attributes=pack_attributes(attributes)))
         working.changed = {**working.changed, **attributes}
         working.removed = working.removed.difference(attributes)
-        return self._refresh(working, Update(working.current.uuid, set_attributes=pack_attributes(attributes)))
+        return working.current
 
     def put_attribute(self, flow_file: FlowFileRecord, name: str, value: str) -> FlowFileRecord:
         """Set one attribute."""
@@ -282,9 +295,10 @@ class ProcessSession:
         """Remove attributes; the core ones fall back to their defaults."""
         working = self._find(flow_file)
         names = tuple(names)
+        self._refresh(working, Update(working.current.uuid, remove_attributes=names))
         working.removed = working.removed.union(names)
         working.changed = {name: value for name, value in working.changed.items() if name not in working.removed}
-        return self._refresh(working, Update(working.current.uuid, remove_attributes=names))
+        return working.current
 
     def transfer(self, flow_file: FlowFileRecord, queue: str, relationship: str = "") -> None:
         """Where the FlowFile goes at the commit; along a named relationship it leaves a ROUTE event."""
@@ -300,7 +314,7 @@ class ProcessSession:
 
     def remove(self, flow_file: FlowFileRecord) -> None:
         """The FlowFile ceases to exist at the commit."""
-        self._find(flow_file).is_removed = True
+        self.remove_many((flow_file,))
 
     def remove_many(self, flow_files: Iterable[FlowFileRecord]) -> None:
         """The batch form of `remove`."""
@@ -357,7 +371,8 @@ class ProcessSession:
         try:
             self._writer.release(committed=True)
         finally:
-            self._publish(settled)
+            publish(self._parts, self._working.values(), self._ingested, settled)
+            self._parts.counters.add(self._counters)
             self._parts.ledger.unpin(self._forget())
 
     def rollback(self, *, penalize: bool = False) -> None:
@@ -392,9 +407,14 @@ class ProcessSession:
         if source is None:
             return []
         records = self._parts.queues.poll(source, count, wanted)
-        for record in records:
+        held: list[FlowFileRecord] = []
+        try:
+            held = records[: self._room.take_first(map(bytes_of, records))]
+        finally:
+            source.requeue(records[len(held) :])
+        for record in held:
             self._working[record.uuid] = Working(record, record, source)
-        return records
+        return held
 
     def _find(self, flow_file: FlowFileRecord) -> Working:
         working = self._working.get(flow_file.uuid)
@@ -427,8 +447,10 @@ class ProcessSession:
         return self._refresh(working, Update(working.current.uuid, content=content))
 
     def _refresh(self, working: Working, update: Update) -> FlowFileRecord:
-        working.current = updated(working.current, update)
-        return working.current
+        changed = updated(working.current, update)
+        self._room.take(len(changed.attributes) - len(working.current.attributes))
+        working.current = changed
+        return changed
 
     def _is_own(self, claim: ContentClaim) -> bool:
         """Whether the claim was written in this session and is known to nobody else yet."""
@@ -454,30 +476,6 @@ class ProcessSession:
             *events,
         ]
 
-    def _publish(self, settled: Settled) -> None:
-        """Show in the queues what is now durable."""
-        arrivals: dict[FlowFileQueue, list[FlowFileRecord]] = {}
-        departures: dict[FlowFileQueue, list[FlowFileRecord]] = {}
-        now = self._parts.clock.now_millis()
-        for working in self._working.values():
-            if working.source is not None and working.original is not None:
-                departures.setdefault(working.source, []).append(working.original)
-            if working.is_removed:
-                continue
-            assert working.target is not None
-            record = settled.created.get(working.current.uuid) or self._parts.ledger.find(working.current.uuid)
-            assert record is not None, f"FlowFile {working.current.id} vanished while this session held it"
-            arrived = arrivals.setdefault(working.target, [])
-            if working.penalty_millis:
-                working.target.penalize(record, now + working.penalty_millis)
-            else:
-                arrived.append(record)
-        for queue, records in departures.items():
-            queue.acknowledge(records)
-        for queue, records in [*self._ingested, *arrivals.items()]:
-            self._parts.queues.offer(queue, records)
-        self._parts.counters.add(self._counters)
-
     def _abandon(self) -> None:
         """The outcome is not known: the transaction may stand, so neither its files nor its FlowFiles are touched.
 
@@ -492,5 +490,6 @@ class ProcessSession:
         self._working = {}
         self._ingested = []
         self._counters = {}
+        self._room.clear()
         self.provenance.take()
         return pinned

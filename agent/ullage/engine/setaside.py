@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from ullage.engine.committer import ChangingParts
+from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.aside import set_aside
 from ullage.engine.model import EventType, Operation, SetAside, SetAsideEnd
 from ullage.engine.provenance.eventruns import of_existing
@@ -18,15 +19,24 @@ GIVEN_UP = "a record that names it could not be used, and its loss was accepted"
 class SetAsideRecords:
     """Thread-safe."""
 
-    def __init__(self, parts: ChangingParts, serde: SerDe, provenance: ProvenanceRepository) -> None:
+    def __init__(
+        self, parts: ChangingParts, answers: AnswerRuns, serde: SerDe, provenance: ProvenanceRepository
+    ) -> None:
         self._parts = parts
+        self._answers = answers
         self._serde = serde
         provenance.set_aside_by(self._keep_events)
 
     def listed(self, limit: int) -> list[SetAside]:
-        """Up to `limit`, oldest first."""
+        """Up to `limit`, oldest first; behind them what of the remembered answers cannot be read."""
         with self._parts.ledger.lock:
-            return self._parts.ledger.set_aside.all()[:limit]
+            found = self._parts.ledger.set_aside.all()
+        return [*found, *self._answers.set_aside()][:limit]
+
+    @property
+    def count(self) -> int:
+        """How many `listed` has without a limit."""
+        return len(self._parts.ledger.set_aside) + len(self._answers.set_aside())
 
     @uninterrupted
     def _keep_events(self, told: RecordedTransaction, reason: str) -> None:
@@ -54,5 +64,9 @@ class SetAsideRecords:
                 if record.flow_files and self._parts.records_provenance:
                     told = of_existing(EventType.DROP, record.flow_files, GIVEN_UP, by=by)
                 self._parts.committer.commit([SetAsideEnd(id), *told], creates=False)
+                dropped += 1
+            elif (run := self._answers.without(id)) is not None:
+                self._parts.committer.commit([run], creates=False)
+                self._answers.gave_up(id)
                 dropped += 1
         return dropped

@@ -10,6 +10,7 @@ from typing import Any
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import unpack_all_attributes
+from ullage.engine.ledger.remembered import ANSWERS_SPACE
 from ullage.engine.ledger.swap import is_swap_name
 from ullage.engine.model import (
     UUID_BYTES,
@@ -17,6 +18,7 @@ from ullage.engine.model import (
     FlowFileRecord,
     Operation,
     QueueDefinition,
+    RunFile,
     Staged,
     StagedWrite,
     SwapOut,
@@ -25,6 +27,7 @@ from ullage.engine.model import (
 )
 
 CRC_BYTES = 4
+BLOCK_NUMBER_BYTES = 4
 
 
 def require_usable(operations: Sequence[Operation]) -> None:
@@ -78,6 +81,11 @@ def _require_blocks(blocks: ClaimBlocks) -> None:
         raise ValueError(f"the block checksums of resource claim {blocks.resource} are cut short")
 
 
+def _require_run(run: RunFile) -> None:
+    if run.space != ANSWERS_SPACE or not run.number or len(run.given_up) % BLOCK_NUMBER_BYTES:
+        raise ValueError(f"run {run.number} of {run.space!r} is none that there can be")
+
+
 def _require_uuids(*packed: bytes) -> None:
     if any(len(each) % UUID_BYTES for each in packed):
         raise ValueError("a list of uuids is cut short")
@@ -90,4 +98,5 @@ _CHECKS: dict[type, Any] = {
     Staged: _require_staged,
     StagedWrite: _require_write,
     ClaimBlocks: _require_blocks,
+    RunFile: _require_run,
 }

@@ -27,8 +27,8 @@ from ullage.engine.model import (
     new_uuids,
     pack_attributes,
     unpack_attributes,
-    updated,
 )
+from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.errors import SessionMisuse, TransactionTooLarge
 from ullage.wire.documents import ATTRIBUTES_BYTES_MAX
@@ -42,6 +42,9 @@ class SessionParts(ChangingParts):
     handles: HandleStore
     counters: Counters
 
+
+RECORD_BYTES: Final = 1_000
+"""Of a FlowFile beside its attributes: its record, what becomes of it, and its place in tables."""
 
 NOTHING_CHANGED: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -83,6 +86,11 @@ class Settled(NamedTuple):
         return claims | {update.content.claim for update in self.updates if update.content is not None}
 
 
+def bytes_of(record: FlowFileRecord) -> int:
+    """What holding it takes in memory."""
+    return RECORD_BYTES + len(record.attributes)
+
+
 def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now_millis: int) -> FlowFileRecord:
     """A new, empty FlowFile, which stands in no queue yet; of these parents, if there are any."""
     return FlowFileRecord(
@@ -117,6 +125,35 @@ def settle(workings: Iterable[Working], position: int) -> Settled:
         else:
             settled.updates.append(update_of(working, working.target.number, place))
     return settled
+
+
+def publish(
+    parts: SessionParts,
+    workings: Iterable[Working],
+    ingested: Iterable[tuple[FlowFileQueue, list[FlowFileRecord]]],
+    settled: Settled,
+) -> None:
+    """Show in the queues what a session has made durable."""
+    arrivals: dict[FlowFileQueue, list[FlowFileRecord]] = {}
+    departures: dict[FlowFileQueue, list[FlowFileRecord]] = {}
+    now = parts.clock.now_millis()
+    for working in workings:
+        if working.source is not None and working.original is not None:
+            departures.setdefault(working.source, []).append(working.original)
+        if working.is_removed:
+            continue
+        assert working.target is not None
+        record = settled.created.get(working.current.uuid) or parts.ledger.find(working.current.uuid)
+        assert record is not None, f"FlowFile {working.current.id} vanished while a session held it"
+        arrived = arrivals.setdefault(working.target, [])
+        if working.penalty_millis:
+            working.target.penalize(record, now + working.penalty_millis)
+        else:
+            arrived.append(record)
+    for queue, records in departures.items():
+        queue.acknowledge(records)
+    for queue, records in [*ingested, *arrivals.items()]:
+        parts.queues.offer(queue, records)
 
 
 def with_blocks_of(

@@ -129,6 +129,8 @@ class Handles(ABC):
     def page(self, after: str = "", limit: int = 100) -> HandlePage:
         """Up to `limit` (1 to 1,000) handles in the order of their ids, from behind `after` on, deleted ones included.
 
+        There are fewer, with a `next`, where their attributes are large.
+
         >>> first = repository.handles.page(limit=10)
         >>> rest = first.next and repository.handles.page(after=first.next)
         """

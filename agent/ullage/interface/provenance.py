@@ -22,7 +22,8 @@ class Provenance(ABC):
     def search(self, query: EventQuery | None = None) -> EventPage:
         """A page of the events for which everything that the query says is true; of all events without one.
 
-        What cannot be read of them is passed over, and told as `unreadable`. InvalidArgument for an impossible query.
+        What cannot be read of them is passed over, and told as `unreadable`. There are fewer than `limit`, with a
+        `next`, where they are large. InvalidArgument for an impossible query.
 
         >>> ids = repository.queues.put_many("inbox", [b"one", b"two"])
         >>> page = repository.provenance.search(EventQuery(types=["CREATE"], limit=1))
@@ -57,7 +58,8 @@ class Provenance(ABC):
     def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
         """What a FlowFile was made from (`way`: parents), what became of it (children), or both.
 
-        Up to `depth` generations, and up to `limit` events. A FlowFile of which nothing is known has no events.
+        Up to `depth` generations, and up to `limit` events, fewer where they are large. A FlowFile of which nothing is
+        known has no events.
 
         >>> id = repository.queues.put("inbox", b"content")
         >>> [event.type for event in repository.provenance.lineage(id).events]

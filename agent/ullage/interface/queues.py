@@ -76,7 +76,8 @@ class Queues(ABC):
     def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
         """Up to `limit` (1 to 1,000) FlowFiles in the queue's order, from behind the first `skip` on; they stay there.
 
-        Those that a session holds are left out. For swapped ones their files are read.
+        Those that a session holds are left out. For swapped ones their files are read. There are fewer where
+        their attributes are large: only a page without any is the end.
 
         >>> id = repository.queues.put("inbox", b"look")
         >>> [one.size for one in repository.queues.flow_files("inbox")]

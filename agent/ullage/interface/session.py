@@ -5,9 +5,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ullage.enums import Lifetime
+from ullage.errors import InvalidArgument
 from ullage.interface.reporter import Reporter
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
 from ullage.streams import Closable, ContentStream
+from ullage.wire.documents import DEMARCATOR_BYTES_MAX, TEXT_BYTES_MAX
 from ullage.wire.queues import FlowFile
 
 BATCH_MAX: Final = 10_000
@@ -193,9 +195,16 @@ class Session(Closable):
         ...     merged.read()
         b'[1,2]'
         """
-        for name, content in (("header", header), ("demarcator", demarcator), ("footer", footer)):
+        parts = (
+            ("header", header, TEXT_BYTES_MAX),
+            ("demarcator", demarcator, DEMARCATOR_BYTES_MAX),
+            ("footer", footer, TEXT_BYTES_MAX),
+        )
+        for name, content, bytes_max in parts:
             if not isinstance(content, bytes):  # a text would go over HTTP as base64
                 raise TypeError(f"{name} is bytes, not {type(content).__name__}")
+            if len(content) > bytes_max:
+                raise InvalidArgument(f"a {name} of {len(content)} bytes, at most {bytes_max} are allowed")
         return self._merge(flow_files, header, demarcator, footer)
 
     @abstractmethod

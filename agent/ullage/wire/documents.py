@@ -21,6 +21,9 @@ NAME_CHARACTERS_MAX = 255
 TEXT_BYTES_MAX = 64 << 10
 """Details, addresses and identifiers are for people and searches; more is content."""
 
+DEMARCATOR_BYTES_MAX = 1 << 10
+"""It is stored between any two of ten thousand contents that a request merges."""
+
 ATTRIBUTES_BYTES_MAX = 4 << 20
 """Of one FlowFile or handle, packed: updates add up over many transactions, and a snapshot must hold the sum."""
 

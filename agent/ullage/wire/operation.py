@@ -44,7 +44,7 @@ ANY: Final[Refusals] = (
 )
 """What any request under `/v1` may be refused with."""
 
-KEYED: Final[Refusals] = (errors.KeyInUse, errors.KeyReused)
+KEYED: Final[Refusals] = (errors.KeyInUse, errors.KeyReused, errors.AnswerUnknown)
 BODY: Final[Refusals] = (errors.RequestTooLarge, errors.TransferStalled, errors.RequestIncomplete)
 COMMIT: Final[Refusals] = (errors.RepositoryStopped, errors.CommitOutcomeUnknown)
 STORE: Final[Refusals] = (

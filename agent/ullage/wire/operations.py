@@ -156,7 +156,9 @@ REMOVE_QUEUE: Final = Operation(
 LIST_FLOW_FILES: Final = reading(
     "listFlowFiles", "/v1/queues/{queue}/flowfiles", list[FlowFile], RECORDS, errors.QueueNotFound
 )
-"""List FlowFiles of a queue in its order, from behind the first `skip` on, without those that a session holds."""
+"""List FlowFiles of a queue in its order, from behind the first `skip` on, without those that a session holds. There
+are fewer than `limit` where their attributes are large: only an answer without any is the end.
+"""
 
 PUT_FLOW_FILE: Final = storing("putFlowFile", "POST /v1/queues/{queue}/flowfiles -> 201", StoredFlowFile, OctetStream)
 """Store the body as a FlowFile of this queue. 429 while the queue is full, unless forced."""

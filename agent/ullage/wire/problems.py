@@ -118,6 +118,7 @@ PROBLEMS: Final = (
     Problem(errors.TooManyTokens, "too-many-tokens", 429, "Too many tokens that nobody vouches for"),
     Problem(errors.Refused, "unexpected", 500, "Something went wrong here"),
     Problem(errors.CommitOutcomeUnknown, "outcome-unknown", 500, "The commit may or may not be there"),
+    Problem(errors.AnswerUnknown, "answer-unknown", 500, "The first answer cannot be read"),
     Problem(errors.ContentCorrupt, "content-corrupt", 500, "Content is damaged"),
     Problem(errors.ContentMissing, "content-missing", 500, "Content is missing"),
     Problem(errors.ProvenanceDamaged, "provenance-damaged", 500, "A part of the history is unreadable"),

@@ -32,6 +32,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.ForeignContainer: ExitCode.REPOSITORY,
     errors.FormatTooNew: ExitCode.REPOSITORY,
     errors.RepositoryDamaged: ExitCode.REPOSITORY,
+    errors.AnswerUnknown: ExitCode.REPOSITORY,
     errors.ContentMissing: ExitCode.REPOSITORY,
     errors.ContentCorrupt: ExitCode.REPOSITORY,
     errors.ProvenanceDamaged: ExitCode.REPOSITORY,

@@ -103,6 +103,7 @@ def acting_of(authenticator: Authenticator, principal: Principal, rules: Iterabl
         writes_max=principal.share(limits.writes_each),
         streams_max=principal.share(limits.streams_each),
         queues_max=principal.share(limits.queues_each),
+        counters_max=principal.share(limits.counters_each),
     )
 
 

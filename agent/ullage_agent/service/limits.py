@@ -6,10 +6,11 @@ Memory at the worst is, beside what an idle process takes, about
     held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * small_body_bytes                                      the same of calls that are no streams
-    decoded_bytes                                                           what becomes of those, and bodies over HTTP
+    decoded_bytes                          what becomes of those and of bodies over HTTP, and answers that are not sent
     columns_bytes + snapshot_bytes                                          tables
+    session_bytes                                                           remote sessions
 
-which is 1.3, 0.3, 1.0, 0.3, 1.0 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
+which is 1.3, 0.3, 1.0, 0.3, 1.0, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
 """
 
 from typing import Final, Self
@@ -30,6 +31,14 @@ WIDE_BYTES: Final = 2 * MIB
 content a third of its speed.
 """
 
+
+SMALL_BYTES: Final = 64 * KIB
+"""An answer below this takes no room: counting it would cost as much as sending it, and a place for a request as much
+as both.
+"""
+
+ENCODED_TIMES: Final = 3
+"""What contents take while they become one answer, as a multiple of their bytes: themselves, and base64 that grows."""
 
 DECODED_TIMES: Final = 24
 """What JSON takes as objects, as a multiple of its bytes: a mapping of short names to short texts that much, most
@@ -102,6 +111,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     sessions_each: int = 500
     """The same of one principal: half is left to the others."""
 
+    session_bytes: int = 256 * MIB
+    """What remote sessions hold in memory: FlowFiles, and attributes of their own. Four hundred that have changed some
+    hundred kB each, or 250,000 FlowFiles that were polled.
+    """
+
+    session_bytes_each: int = 128 * MIB
+    """The same of one principal: half is left to the others."""
+
     session_seconds_max: float = 3_600.0
     """How long a remote session may last without a heartbeat: what a vanished client withholds."""
 
@@ -144,14 +161,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     decoded_bytes: int = 1 << 30
     """What bodies that are decoded as a whole and messages of Flight come to, as they are decoded and worked on: four
-    of the largest at a time, some forty batches of 8 MiB.
+    of the largest at a time, some forty batches of 8 MiB. And answers of SMALL_BYTES or more, from before they are made
+    until they are sent: twelve of the largest.
     """
 
     decoded_bytes_each: int = 640 * MIB
     """The same of one principal, so that the largest message of another one still has room."""
 
     decoded_seconds: float = 10.0
-    """How long a message waits for such room: longer than a disk takes to store what has it."""
+    """How long a message or an answer waits for such room: longer than a disk takes to store what has it."""
 
     flight_connections: int = 4_096
     """Open connections of Arrow Flight. Programs keep one for each process. gRPC closes further ones at once, so those
@@ -229,6 +247,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Queues that one principal has made, of which each stands in every look at the node's state: 14 us each. A large
     flow has a thousand connections.
     """
+
+    counters_each: int = 1_000
+    """Counters that one principal has named, for the same reason; they are kept until a restart."""
 
     columns_bytes: int = 64 * MIB
     """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of

@@ -21,6 +21,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.session import EmbeddedSession
 from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, QuotaReached, ServiceBusy, SessionBusy, SessionGone
+from ullage.sessionroom import SessionRoom
 from ullage.uuids import format_uuid, new_uuids
 from ullage.wire.holders import HolderStatus
 from ullage.wire.sessions import SessionRequest
@@ -45,6 +46,7 @@ class Lent:
     ends: float
     began_millis: int
     key: str | None
+    room: SessionRoom
     is_over: bool = False
     answers: OrderedDict[str | None, object] = field(default_factory=OrderedDict)
     """To the last requests with an idempotency key: the session is memory, and so are they."""
@@ -120,9 +122,10 @@ class Sessions:
             if share is not None and sum(lent.owner == owner for lent in self._lent.values()) >= share:
                 raise QuotaReached.of(owner, f"{share} sessions open", "sessions_each", "end some, or wait")
             id = format_uuid(new_uuids(1)[0])
-            session = repository.session(wish.component, wish.component_type)
+            room = SessionRoom(lambda size: self._require_room(principal, size))
+            session = repository.session(wish.component, wish.component_type, room=room)
             ends = self._clock.monotonic() + seconds
-            lent = Lent(id, owner, wish.component, session, seconds, ends, self._clock.now_millis(), key)
+            lent = Lent(id, owner, wish.component, session, seconds, ends, self._clock.now_millis(), key, room)
             self._lent[id] = lent
             return lent
 
@@ -189,6 +192,21 @@ class Sessions:
             self._lent.clear()
         for lent in lent_now:
             lent.try_expire(float("inf"))
+
+    def _require_room(self, principal: Principal, size: int) -> None:
+        """ServiceBusy, QuotaReached: if sessions hold so much already that there are not so many bytes more."""
+        with self._lock:
+            held = [(lent.owner, lent.room.granted) for lent in self._lent.values()]
+        in_all, most = sum(each for _, each in held), self._limits.session_bytes
+        if in_all + size > most:
+            raise ServiceBusy(f"open sessions hold {in_all} bytes of memory, of {most}: end some, or wait")
+        own, share = (
+            sum(each for owner, each in held if owner == principal.name),
+            principal.share(self._limits.session_bytes_each),
+        )
+        if share is not None and own + size > share:
+            held_now = f"{own} bytes of FlowFiles and attributes in open sessions"
+            raise QuotaReached.of(principal.name, held_now, "session_bytes_each", "commit some, or roll them back")
 
     def _require_seconds(self, seconds: float) -> None:
         if not 0 < seconds <= self._limits.session_seconds_max:

@@ -38,6 +38,19 @@ def family(repository: Engine) -> dict[str, FlowFileRecord]:
     return {"one": one, "other": other, "left": left, "right": right, "merged": merged, "clone": clone}
 
 
+def test_a_lineage_of_large_events_is_cut(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the limit of events: a graph is made, and sent, as a whole."""
+    repository = workshop.make()
+    made = family(repository)
+    whole = repository.history.lineage(made["merged"].id)
+
+    monkeypatch.setattr("ullage.engine.paging.PAGE_BYTES", 100)
+    cut = repository.history.lineage(made["merged"].id)
+
+    assert (whole.is_cut, cut.is_cut) == (False, True)
+    assert 0 < len(cut.events) < len(whole.events)
+
+
 @pytest.mark.parametrize("drains", [False, True])
 def test_ancestors_and_descendants_are_found(workshop: Workshop, *, drains: bool) -> None:
     """The merged FlowFile came from both sources and went out; the other half is no relative of it."""

@@ -39,6 +39,7 @@ class Notes:
         self.applied: list[int] = []
         self.loaded = 0
         self.views = 0
+        self.snapshots = 0
         self.fails_with: BaseException | None = None
 
     @property
@@ -76,6 +77,9 @@ class Notes:
 
     def release(self) -> None:
         self.views -= 1
+
+    def published(self) -> None:
+        self.snapshots += 1
 
     def _take(self, operations: Sequence[Operation]) -> None:
         for operation in operations:

@@ -13,6 +13,7 @@ from ullage.engine.content.protocol import ContentStore
 from ullage.engine.content.reader import ContentReader
 from ullage.engine.files import Files
 from ullage.engine.flowfile.manager import QueueManager
+from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import end_in_use, placement_problems
 from ullage.engine.ledger.resources import ResourceEntry
@@ -38,6 +39,7 @@ class CheckedParts:
 
     files: Files
     ledger: Ledger
+    answers: AnswerRuns
     content: ContentStore
     reader: ContentReader
     queues: QueueManager
@@ -96,6 +98,7 @@ class _Check:
         yield from placement_problems(self._ledger, self._swapped.values())
         yield from self._staged()
         yield from self._queues()
+        yield from self._parts.answers.problems(deep=deep)
         if deep:
             yield from self._named(dict(self._bytes(on_progress)))
             yield from self._holes()

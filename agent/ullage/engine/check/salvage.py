@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ullage.engine.files import Files
+from ullage.engine.ledger.runfiles import RUNS, run_number
 from ullage.engine.ledger.swap import SUFFIX, SWAP_MAGIC, SwapHeader
 from ullage.engine.wal.failingdisk import FailingDisk
 from ullage.engine.wal.format import decode_header
@@ -38,6 +39,9 @@ class SurveyedSource:
     snapshot: FoundBlocks | None = None
     snapshot_header: SnapshotHeader | None = None
     swaps: dict[str, tuple[SwapHeader, FoundBlocks]] = field(default_factory=dict)
+    runs: dict[int, str] = field(default_factory=dict)
+    """The files of runs by their numbers, unread."""
+
     chain: SalvagedLog = field(default_factory=lambda: SalvagedLog([], [], []))
     lost: list[LostRange] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
@@ -62,6 +66,9 @@ def survey(files: Files, root: str, disk: FailingDisk | None = None) -> Surveyed
     source = SurveyedSource()
     disk = disk or FailingDisk(files)
     _find_snapshot(files, disk, os.path.join(root, _LOG_DIRECTORY), source)
+    runs = os.path.join(root, _LOG_DIRECTORY, RUNS)
+    numbers = ((run_number(name), os.path.join(runs, name)) for name in _listed(files, runs, source))
+    source.runs = {number: path for number, path in numbers if number is not None}
     logs = _logs(files, disk, os.path.join(root, _LOG_DIRECTORY), source)
     swaps = _swaps(files, disk, os.path.join(root, _SWAP_DIRECTORY), source)
     source.repository = _owner(source, logs, [header for header, _ in swaps.values()])

@@ -32,8 +32,8 @@ from ullage.engine.model import (
     Update,
     format_uuid,
     split_uuids,
-    updated,
 )
+from ullage.engine.updates import updated
 from ullage.engine.usable import require_usable
 from ullage.engine.wal.serde import SerDe, Undecodable
 from ullage.engine.wal.state import UNUSABLE

@@ -63,9 +63,20 @@ class RecordsAside:
         """Whether one of them may point at this resource claim."""
         return index <= self._through or index in self._resources
 
+    def may_mean_run(self) -> bool:
+        """Whether one of them may list a run."""
+        return self._through > 0 or any(_is_of_run(record.data) for record in self._records.values())
+
     def may_mean_swap(self, name: str) -> bool:
         """Whether one of them may speak of this swap file."""
         return self._through > 0 or any(record.swap_file == name for record in self._records.values())
+
+
+def _is_of_run(data: bytes) -> bool:
+    try:
+        return bool(_decoded(_decoded(data, Fields)[0], int) == _RUN_TAG)
+    except _SURPRISES:
+        return False
 
 
 def named_by(data: bytes) -> Named:
@@ -136,6 +147,8 @@ def _numbered(*places: int) -> Callable[[Fields], Named]:
     return lambda fields: Named(resources=tuple(_decoded(fields[place], Whole) for place in places))
 
 
+_RUN_TAG = 30
+
 _UUIDS = {1: 1, 2: 1, 3: 1, 9: 9, 27: 4}
 """Where operations have the uuids of FlowFiles that they change: of all others none is changed."""
 
@@ -160,5 +173,6 @@ _NAMES: dict[int, Callable[[Fields], Named]] = {
     26: lambda _: Named(),
     27: lambda _: Named(),
     29: lambda _: Named(),
+    _RUN_TAG: lambda _: Named(),
 }
 """By the tag of the operation (model.py). What is not here names everything."""

@@ -33,6 +33,7 @@ from ullage.engine.model import (
     Relocation,
     ResourceClaim,
     ResourceClaimGone,
+    RunFile,
     SetAside,
     SetAsideEnd,
     Staged,
@@ -46,8 +47,8 @@ from ullage.engine.model import (
     Update,
     format_uuid,
     split_uuids,
-    updated,
 )
+from ullage.engine.updates import updated
 from ullage.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
 
 _REFERRING = frozenset({Update, Delete, SwapOut, SwapIn, SwapDrop})
@@ -72,6 +73,7 @@ class Ledger(LedgerState):
             LeaseRecord: self._set_lease,
             LeaseEnd: self._end_lease,
             Answer: self._remember,
+            RunFile: self._list_run,
             StagedWrite: self._set_write,
             Staged: self._stage,
             SwapOut: self._swap_out,
@@ -349,6 +351,9 @@ class Ledger(LedgerState):
 
     def _remember(self, operation: Answer, transaction: int, millis: int) -> None:
         self.answers.add(operation, transaction)
+
+    def _list_run(self, operation: RunFile, transaction: int, millis: int) -> None:
+        self.answers.take_run(operation)
 
     def _set_write(self, operation: StagedWrite, transaction: int, millis: int) -> None:
         self.writes.set(operation)

@@ -223,6 +223,11 @@ class LedgerState:
         with self.lock:
             self.writes.settle(id)
 
+    def forget_runs(self, now_millis: int) -> None:
+        """Drop runs of answers whose time is over, before a snapshot lists them again."""
+        with self.lock:
+            self.answers.forget_runs(now_millis)
+
     def forget_over(self, now_millis: int) -> None:
         """Drop answers and settled writes whose time is over: whoever reads the log again forgets the same."""
         with self.lock:

@@ -1,4 +1,4 @@
-"""The ledger as of one moment, for a checkpoint that reads it while commits go on.
+"""The ledger as of one moment, without the answers to requests, for a checkpoint that reads it while commits go on.
 
 Records live in 256 shards. The view copies them a shard at a time; a writer that is about to change a shard which the
 view has not copied yet copies it first. No pause grows with the repository.
@@ -25,7 +25,6 @@ class LedgerView:
             IndexCeiling(ledger.index_ceiling),
             *ledger.queues.values(),
             *ledger.leases.values(),
-            *ledger.answers.all(),
             *ledger.writes.operations(),
             *ledger.set_aside.all(),
         ]

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from ullage.engine import paging
 from ullage.engine.model import format_uuid, split_uuids
 from ullage.engine.provenance.events import ProvenanceEvent
-from ullage.engine.provenance.query import LIMIT_MAX, Page, Unreadable
+from ullage.engine.provenance.query import LIMIT_MAX, Page, Unreadable, event_bytes
 from ullage.enums import LineageDirection
 from ullage.errors import InvalidArgument
 from ullage.wire.provenance import EventQuery
@@ -30,8 +31,8 @@ class LineageGraph(NamedTuple):
     """Events in the order of their sequence, and links between them by sequence: what led to what.
 
     `unexpanded` are FlowFiles whose own events are not here, because of the depth or the limit of events; `is_cut`:
-    the limit of events was reached. `removed_through`: earlier events were removed by retention. `unreadable`: events
-    that might belong here, and could not be read.
+    the limit of events was reached, or they are too large together. `removed_through`: earlier events were removed by
+    retention. `unreadable`: events that might belong here, and could not be read.
     """
 
     events: tuple[ProvenanceEvent, ...]
@@ -88,6 +89,7 @@ class _Walk:
     def __init__(self, search: Search, events_max: int) -> None:
         self._search = search
         self._events_max = events_max
+        self._bytes_left = paging.PAGE_BYTES
         self.events: dict[int, ProvenanceEvent] = {}
         self.seen: dict[bytes, None] = {}
         self.expanded: set[bytes] = set()
@@ -140,7 +142,11 @@ class _Walk:
             self.expanded.update(uuids[at : at + UUIDS_MAX])
 
     def _add(self, event: ProvenanceEvent) -> bool:
-        if event.sequence not in self.events and len(self.events) == self._events_max:
+        """False if it is one too many, or too large beside the others."""
+        if event.sequence in self.events:
+            return True
+        self._bytes_left -= event_bytes(event)
+        if self.events and (len(self.events) == self._events_max or self._bytes_left < 0):
             self.is_cut = True
             return False
         self.events[event.sequence] = event

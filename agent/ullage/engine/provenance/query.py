@@ -1,12 +1,12 @@
 """What can be asked of provenance, and the pages that answer it."""
 
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
 from ullage.engine.model import EventType, parse_uuid
+from ullage.engine.paging import page as paged
 from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.manifest import LostEvents
 from ullage.errors import EventNotFound, InvalidArgument, ProvenanceDamaged
@@ -77,10 +77,17 @@ class Page(NamedTuple):
 
 
 def page_of(events: Iterable[ProvenanceEvent], query: EventQuery, removed_through: int) -> Page:
-    """The page of a possible query, of events that come in its order; no more of them are asked for than it takes."""
-    found = list(islice((event for event in events if matches(query, event)), query.limit + 1))
-    following = found[query.limit - 1].sequence if len(found) > query.limit else None
-    return Page(tuple(found[: query.limit]), following, removed_through, ())
+    """The page of a possible query, of events that come in its order; no more of them are asked for than it takes. It
+    ends early where events are large.
+    """
+    found, has_more = paged((event for event in events if matches(query, event)), query.limit, event_bytes)
+    return Page(tuple(found), found[-1].sequence if has_more else None, removed_through, ())
+
+
+def event_bytes(event: ProvenanceEvent) -> int:
+    """What an event has that may be large."""
+    texts = len(event.details) + len(event.relationship) + len(event.transit_uri) + len(event.alternate_identifier)
+    return texts + sum(map(len, (event.attributes, event.attributes_before, event.parents, event.children)))
 
 
 def event_at(search: Callable[[EventQuery], Page], sequence: int) -> ProvenanceEvent:

@@ -20,9 +20,9 @@ from ullage.engine.model import (
     FlowFileRecord,
     TransactionEvents,
     Update,
-    updated,
 )
 from ullage.engine.provenance.events import ProvenanceEvent, RecordedTransaction
+from ullage.engine.updates import updated
 from ullage.errors import RepositoryDamaged
 
 ABRIDGED = "attributes omitted: too large for one transaction"

@@ -17,13 +17,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from crc32c import crc32c
 
 from ullage.engine.arrow import pa
-from ullage.engine.files import File, Files
+from ullage.engine.files import File, Files, FileSize
 from ullage.engine.runs.blockcache import BlockCache
 
 BLOCK_KEYS = 1_024
@@ -36,11 +36,20 @@ SCANNED_BLOCKS = 32
 """Blocks that whoever reads a whole section gets at a time: what a merge holds of each run."""
 
 _TAIL = struct.Struct("<II8s")
+TAIL_BYTES = _TAIL.size
 _CRC_BYTES = 4
 
 _numbers = count()
 
 About = TypeVar("About")
+
+
+class ReadableRun(Protocol):
+    """A run's file, as far as it is read."""
+
+    def read(self, count: int, offset: int, /) -> bytes: ...
+
+    def size(self) -> FileSize: ...
 
 
 class RunDamaged(Exception):
@@ -157,8 +166,7 @@ def write_run(
             if section.keys:
                 written.append(section)
                 offset += section.keys * KEY_BYTES
-        body = msgspec.msgpack.encode(RunHead(about, tuple(written)))
-        file.write(body + _TAIL.pack(len(body), crc32c(body), magic), offset)
+        file.write(packed_head(RunHead(about, tuple(written)), magic), offset)
     except BaseException:
         with suppress(OSError):  # the error that led here counts
             files.unlink(path)
@@ -197,8 +205,14 @@ def _bytes_of(keys: pa.Array) -> memoryview:
     return memoryview(keys.buffers()[1] or b"")[start : start + len(keys) * KEY_BYTES]
 
 
-def _read_head(file: File, magic: bytes, about: type[About]) -> RunHead[About]:
-    """ValueError, MsgspecError or struct.error for what is not the whole of a run."""
+def packed_head(head: msgspec.Struct, magic: bytes) -> bytes:
+    """A run's head as it stands at the file's end."""
+    body = msgspec.msgpack.encode(head)
+    return body + _TAIL.pack(len(body), crc32c(body), magic)
+
+
+def read_head(file: ReadableRun, magic: bytes) -> tuple[bytes, int]:
+    """The bytes of a run's head, and where they begin. ValueError or struct.error where no run ends."""
     size = file.size().length
     length, crc, found = _TAIL.unpack(file.read(_TAIL.size, max(0, size - _TAIL.size)))
     end = size - _TAIL.size
@@ -207,10 +221,16 @@ def _read_head(file: File, magic: bytes, about: type[About]) -> RunHead[About]:
     body = file.read(length, end - length)
     if crc32c(body) != crc:
         raise ValueError("the head is not what was written")
+    return body, end - length
+
+
+def _read_head(file: File, magic: bytes, about: type[About]) -> RunHead[About]:
+    """ValueError, MsgspecError or struct.error for what is not the whole of a run."""
+    body, end = read_head(file, magic)
     head = msgspec.msgpack.decode(body, type=RunHead[about])  # type: ignore[valid-type]
     keys = sum(section.keys for section in head.sections)
-    if keys * KEY_BYTES != end - length:
-        raise ValueError(f"{end - length} bytes of keys, {keys * KEY_BYTES} are wanted")
+    if keys * KEY_BYTES != end:
+        raise ValueError(f"{end} bytes of keys, {keys * KEY_BYTES} are wanted")
     for section in head.sections:
         blocks = -(-section.keys // BLOCK_KEYS)
         if (len(section.fences), len(section.crcs)) != (blocks * KEY_BYTES, blocks * _CRC_BYTES):

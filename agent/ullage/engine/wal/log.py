@@ -375,6 +375,7 @@ class WriteAheadLog:
             self._state.release()
         publish(self._place)
         self.snapshot_id, self.snapshot_millis = rotation.last_id, header.created_millis
+        self._state.published()
         # Those that the rotation saw; listing again would find files that were begun since then.
         self._delete(rotation.covered)
         return rotation.last_id

@@ -18,6 +18,7 @@ from ullage.engine.model import (
     FlowFileRecord,
     Operation,
     ResourceClaim,
+    RunFile,
     SetAside,
     Staged,
     StagedWrite,
@@ -36,7 +37,7 @@ READ_BACK_BYTES = 8 << 10
 _READ_BACK = frozenset(get_args(Operation)) - {FlowFileRecord, Update}
 """Of a large transaction: to read FlowFiles and updates takes longer than to encode them."""
 
-_NOT_COUNTED = {ResourceClaim, ClaimBlocks, TransactionEvents, Answer, StagedWrite, Staged, SetAside}
+_NOT_COUNTED = {ResourceClaim, ClaimBlocks, TransactionEvents, Answer, StagedWrite, Staged, SetAside, RunFile}
 
 
 class Transaction(msgspec.Struct, array_like=True):

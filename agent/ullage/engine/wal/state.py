@@ -88,3 +88,7 @@ class LoggedState(Protocol):
     def release(self) -> None:
         """The view is no longer needed."""
         ...
+
+    def published(self) -> None:
+        """A snapshot of the last view was published: whatever holds its records beside it counts from now on."""
+        ...

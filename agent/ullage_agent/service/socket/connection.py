@@ -16,7 +16,15 @@ import msgspec
 from ullage.contract import QueueRule, Right
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.enums import Lifetime
-from ullage.errors import Forbidden, InvalidArgument, LeaseLost, RequestIncomplete, RequestTooLarge, Unauthenticated
+from ullage.errors import (
+    Forbidden,
+    InvalidArgument,
+    LeaseLost,
+    RequestIncomplete,
+    RequestTooLarge,
+    UllageError,
+    Unauthenticated,
+)
 from ullage.interface.checks import checked_all
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import frames
@@ -58,6 +66,9 @@ class Connection:
         self._quota = quota
         self._is_counted = False
         self._noted: Ids = ()
+        self._is_done = False
+        """Whether what was asked for has been done: what the client then takes of the answer changes nothing."""
+
         self.lent = self._repository.lend(str(peer), self._limits.socket_files)
         self._principal = Principal("")
         self._revoked: Exception | None = None
@@ -163,12 +174,14 @@ class Connection:
                 raise BadFrame(f"a {header.kind.name} is no request")
             try:
                 self._require(header)
-                self._noted = ()
+                self._noted, self._is_done = (), False
                 self._turn = self._terms.turns.of(self._principal, creates=header.kind in CREATING)
                 self._turn.take()
                 answer(header, body)
                 self._note(header.kind, len(body))
-            except (BadFrame, EOFError, OSError):
+            except (BadFrame, EOFError, OSError) as error:
+                # It may have been stored, or part of it have been read, and the client have gone on purpose.
+                self._note(header.kind, len(body), None if self._is_done else _went_away(error))
                 raise
             except LeaseLost as error:
                 self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
@@ -182,6 +195,7 @@ class Connection:
     def _send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
         """The client may be slow to take it: others work meanwhile."""
         self._turn.rest()
+        self._is_done = kind is not FrameKind.PROBLEM
         self._channel.send(kind, request, *parts, descriptors=descriptors)
 
     def _note(self, kind: FrameKind, size: int, error: Exception | None = None) -> None:
@@ -306,6 +320,11 @@ class Connection:
             self._send(FrameKind.PROBLEM, request, frames.pack_problem(error))
         except OSError:
             return  # the next receive finds the client gone
+
+
+def _went_away(error: Exception) -> UllageError:
+    """What the audit log says of a request that its client broke off."""
+    return InvalidArgument(str(error)) if isinstance(error, BadFrame) else RequestIncomplete(f"it broke off: {error}")
 
 
 def _terms(head: frames.PutHead) -> tuple[Attributes, dict[str, Any]]:

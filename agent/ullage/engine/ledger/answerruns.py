@@ -1,0 +1,214 @@
+"""Answers on disk: a checkpoint writes those in memory as a run, and repeated requests are looked up in all of them.
+
+A block that cannot be read may hold the answer to any key that the run's head leaves open. A request with such a key is
+refused, since it may have been carried out; every other one is served. Older runs are not asked for it: what they hold
+may have been replaced. So it stays until the run's hour is over, or until a person gives the block up.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.remembered import ANSWERS_SPACE, is_over
+from ullage.engine.ledger.runfiles import RunFiles, given_up, given_up_blocks
+from ullage.engine.model import UUID_BYTES, Answer, Operation, RunFile, SetAside
+from ullage.engine.runs.rows import BlockDamaged, Key, RunRow, key_of
+from ullage.engine.wal.format import UNDECODABLE
+from ullage.engine.wal.records import BLOCK_RECORDS
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import AnswerUnknown
+
+
+class _Damage(NamedTuple):
+    number: int
+    block: int | None
+    reason: str
+
+
+class AnswerRuns:
+    """Thread-safe."""
+
+    def __init__(self, ledger: Ledger, files: RunFiles, serde: SerDe) -> None:
+        self.files = files
+        self._ledger = ledger
+        self._serde = serde
+        self._damages: dict[bytes, _Damage] = {}
+        self._listed: frozenset[int] = frozenset()
+        """Numbers of the runs in the snapshot that was written last."""
+
+        self._known: frozenset[int] = frozenset()
+        """Those of the last one that was published as well: a failed rename may have come to pass."""
+
+    def find(self, key: bytes, now_millis: int) -> Answer | None:
+        """The answer to a key, while it is good. AnswerUnknown where what may hold it cannot be read."""
+        with self._ledger.lock:
+            found, runs = self._ledger.answers.find(key, now_millis), self._ledger.answers.runs()
+        if found is not None:
+            return found
+        place = key_of(key)
+        for run in reversed(runs):
+            if not is_over(run.newest_millis, now_millis):
+                found = self._find_in(run, key, place)
+                if found is not None:
+                    return None if is_over(found.millis, now_millis) else found
+        return None
+
+    def freeze(self) -> Iterator[list[Operation]]:
+        """The runs of this moment, as a snapshot lists them; the one of what is in memory is written when the first
+        block is asked for.
+        """
+        with self._ledger.lock:
+            answers, runs = self._ledger.answers.freeze()
+        return self._write(answers, runs)
+
+    def published(self) -> None:
+        """The snapshot that lists them is: what it does not list leaves the disk."""
+        self._known = self._listed
+        self._remove_all_but(self._listed)
+
+    def remove_leftovers(self) -> None:
+        """Runs that the snapshot of a start does not list: of a checkpoint that did not come to its rename, or over."""
+        with self._ledger.lock:
+            self._listed = self._known = frozenset(run.number for run in self._ledger.answers.runs())
+        self._remove_all_but(self._listed)
+
+    def set_aside(self) -> list[SetAside]:
+        """What cannot be read, as far as somebody has tried, in the form of records set aside."""
+        with self._ledger.lock:
+            listed = {run.number for run in self._ledger.answers.runs()}
+        return [
+            SetAside(id, self._place(damage), damage.reason, b"", 0)
+            for id, damage in sorted(self._damages.items())
+            if damage.number in listed
+        ]
+
+    def without(self, id: bytes) -> RunFile | None:
+        """The run as it is once a person has given up what `set_aside` lists by this id."""
+        damage = self._damages.get(id)
+        with self._ledger.lock:
+            runs = {run.number: run for run in self._ledger.answers.runs()}
+        return given_up(runs[damage.number], damage.block) if damage is not None and damage.number in runs else None
+
+    def gave_up(self, id: bytes) -> None:
+        """What `without` gave is durable."""
+        self._damages.pop(id, None)
+
+    def all(self) -> Iterator[Answer]:
+        """Every answer that can be read, oldest first, in memory and on disk; later ones replace earlier ones."""
+        with self._ledger.lock:
+            answers, runs = self._ledger.answers.all(), self._ledger.answers.runs()
+        for run in runs:
+            for block in self.files.blocks(run):
+                for row in () if isinstance(block, BlockDamaged) else block:
+                    yield from self._answers(run, row.value, None)
+        yield from answers
+
+    def problems(self, *, deep: bool) -> Iterator[str]:
+        """What `check` has to say; `deep`: reads every block."""
+        with self._ledger.lock:
+            runs = self._ledger.answers.runs()
+        for run in runs:
+            if deep:
+                found = [block for block in self.files.blocks(run) if isinstance(block, BlockDamaged)]
+            else:
+                found = [damage for damage in (self._head_damage(run),) if damage is not None]
+            for damage in found:
+                self._note(run, damage)
+                yield f"{damage}; requests are refused whose answers it may hold"
+        known = {run.number for run in runs} | self._known
+        if not self._ledger.set_aside.may_mean_run():
+            leftovers = (number for number in self.files.numbers() if number not in known)
+            yield from (f"run {self.files.path(number)} is listed by no snapshot" for number in leftovers)
+
+    def _write(self, answers: Sequence[Answer], runs: tuple[RunFile, ...]) -> Iterator[list[Operation]]:
+        readable, others = self._parted(answers)
+        if readable:
+            above = max((run.number for run in runs), default=0)
+            newest = max(answer.millis for answer in readable)
+            run = self.files.write_run(above, ANSWERS_SPACE, newest, self._rows(readable))
+            with self._ledger.lock:  # durable, and listed by this snapshot or, where that fails, by the next
+                self._ledger.answers.settle(run, others)
+            runs = (*runs, run)
+        self._listed = frozenset(run.number for run in runs)
+        self._known |= self._listed
+        listed: list[Operation] = [*runs, *others]
+        for at in range(0, len(listed), BLOCK_RECORDS):
+            yield listed[at : at + BLOCK_RECORDS]
+
+    def _parted(self, answers: Sequence[Answer]) -> tuple[list[Answer], list[Answer]]:
+        """Those that can be read again, and the others: each of them stays a record, set aside alone at a start."""
+        readable: list[Answer] = []
+        others: list[Answer] = []
+        for at in range(0, len(answers), BLOCK_RECORDS):
+            some = answers[at : at + BLOCK_RECORDS]
+            if self._is_readable(some):
+                readable += some
+            else:
+                for answer in some:
+                    (readable if self._is_readable([answer]) else others).append(answer)
+        return readable, others
+
+    def _is_readable(self, answers: Sequence[Answer]) -> bool:
+        with suppress(*UNDECODABLE):  # that they do not decode is the answer
+            return bool(self._serde.decode_block(self._serde.encode_block(answers), self._serde.version))
+        return False
+
+    def _rows(self, answers: Sequence[Answer]) -> Iterator[RunRow]:
+        """In the order of keys. Digests that begin alike share a row."""
+        ordered = sorted((key_of(answer.key), answer.key, answer) for answer in answers)
+        for key, alike in groupby(ordered, itemgetter(0)):
+            yield RunRow(key, self._serde.encode_block([answer for _, _, answer in alike]))
+
+    def _find_in(self, run: RunFile, key: bytes, place: Key) -> Answer | None:
+        try:
+            opened = self.files.run(run)
+            block = opened.block_of(place)
+            if block is None or block in given_up_blocks(run):
+                return None
+            value = opened.block(block).find(place)
+            answers = () if value is None else self._answers(run, value, block)
+            self._damages.pop(self._id(_Damage(run.number, block, "")), None)  # a disk that failed gives it now
+            return next((answer for answer in answers if answer.key == key), None)
+        except BlockDamaged as error:
+            with self._ledger.lock:
+                is_listed = any(other.number == run.number for other in self._ledger.answers.runs())
+            if not is_listed:  # its hour was over meanwhile, and its file is gone
+                return None
+            self._note(run, error)
+            raise AnswerUnknown(
+                f"whether a request with this idempotency key was carried out cannot be read ({error}): nothing was "
+                "done. Use a new key once you know that it was not, or give the damage up (`ullage set-aside`)"
+            ) from error
+
+    def _answers(self, run: RunFile, value: bytes, block: int | None) -> list[Answer]:
+        try:
+            found = self._serde.decode_block(value, self.files.run(run).head.serde_version)
+        except UNDECODABLE as error:
+            raise BlockDamaged(f"an answer in {self.files.path(run.number)} does not decode: {error}", block) from error
+        return [each for each in found if isinstance(each, Answer)]
+
+    def _head_damage(self, run: RunFile) -> BlockDamaged | None:
+        try:
+            self.files.run(run)
+        except BlockDamaged as error:
+            return error
+        return None
+
+    def _note(self, run: RunFile, error: BlockDamaged) -> None:
+        damage = _Damage(run.number, error.block, str(error))
+        self._damages[self._id(damage)] = damage
+
+    def _id(self, damage: _Damage) -> bytes:
+        return blake2b(self._place(damage).encode(), digest_size=UUID_BYTES, person=b"run").digest()
+
+    def _place(self, damage: _Damage) -> str:
+        name = f"run {self.files.path(damage.number)}"
+        return name if damage.block is None else f"block {damage.block} of {name}"
+
+    def _remove_all_but(self, listed: frozenset[int]) -> None:
+        if not self._ledger.set_aside.may_mean_run():
+            self.files.remove_all_but(listed)

@@ -1,0 +1,64 @@
+"""What a session may hold in memory, where that is bounded: FlowFiles, and attributes of its own.
+
+A program that has the repository open bounds itself. Of a session for somebody else everything counts that stays while
+it lasts: a request of a megabyte that sets an attribute on ten thousand FlowFiles made ten gigabytes of it.
+
+    take     before something is held; room comes in steps, for which whoever lends it is asked
+    clear    the session is empty again, and all of the room is given back
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ullage.errors import TransactionTooLarge, UllageError
+
+BYTES_MAX: Final = 32 << 20
+"""Of one session: four times what its one transaction may have."""
+
+STEP_BYTES: Final = 1 << 20
+
+FREE_BYTES: Final = 64 << 10
+"""What each session has without asking: some fifty FlowFiles, as most hold fewer."""
+
+
+class SessionRoom:
+    """That of one session. `granted` may be read by any thread."""
+
+    def __init__(self, grant: Callable[[int], None] | None = None, bytes_max: int = BYTES_MAX) -> None:
+        """`grant` raises if there are not so many bytes more. None: nothing is bounded."""
+        self._grant = grant
+        self._bytes_max = bytes_max
+        self._held = 0
+        self.granted = FREE_BYTES
+
+    def take(self, size: int) -> None:
+        """So many bytes more are held, or fewer. TransactionTooLarge, or what `grant` raises: nothing has changed."""
+        if self._grant is None:
+            return
+        held = self._held + size
+        if size > 0 and held > self._bytes_max:
+            raise TransactionTooLarge(
+                f"this session would hold {held} bytes of FlowFiles and their attributes in memory, at most "
+                f"{self._bytes_max} are allowed: commit in parts, and keep large values as content"
+            )
+        while held > self.granted:
+            self._grant(STEP_BYTES)
+            self.granted += STEP_BYTES
+        self._held = held
+
+    def take_first(self, sizes: Iterable[int]) -> int:
+        """Take room for as many as there is room for; how many. What `take` raises if there is none for the first."""
+        count = 0
+        for size in sizes:
+            try:
+                self.take(size)
+            except UllageError:
+                if not count:
+                    raise
+                break
+            count += 1
+        return count
+
+    def clear(self) -> None:
+        """Nothing is held any more."""
+        self._held, self.granted = 0, FREE_BYTES

@@ -1,0 +1,123 @@
+"""What a session may hold in memory, where that is bounded: nothing that is refused leaves half of itself."""
+
+import pytest
+
+from tests.support import Workshop
+from ullage.engine.counters import Counters
+from ullage.engine.engine import Engine
+from ullage.engine.session import ProcessSession
+from ullage.engine.working import RECORD_BYTES
+from ullage.errors import QuotaReached, TransactionTooLarge
+from ullage.sessionroom import FREE_BYTES, STEP_BYTES, SessionRoom
+
+LARGE = "v" * 100_000
+ROOM = 1 << 20
+
+
+def bounded(repository: Engine) -> ProcessSession:
+    return repository.session(room=SessionRoom(lambda _: None, ROOM))
+
+
+def fill(repository: Engine, count: int, attribute: str = "") -> None:
+    with repository.session() as session:
+        session.ingest("in", [b""] * count, {"a": attribute})
+        session.commit()
+
+
+def waiting(repository: Engine, queue: str = "in") -> int:
+    return repository.queues.find(queue).figures().flow_files
+
+
+def test_an_attribute_set_on_everything_is_refused_where_the_room_ends(workshop: Workshop) -> None:
+    """What was set before stands, what was refused is as it was, and the session goes on."""
+    repository = workshop.make()
+    fill(repository, 50)
+    with bounded(repository) as session:
+        held = session.get_many("in", 50)
+        with pytest.raises(TransactionTooLarge, match="would hold"):
+            [session.put_attribute(record, "a", LARGE) for record in held]
+        for record in held:  # those that were set shrink again, and there is room for another
+            session.remove_attributes(record, ["a"])
+        session.put_attribute(held[-1], "a", LARGE)
+        with pytest.raises(TransactionTooLarge):
+            [session.put_attribute(record, "b", LARGE) for record in held]
+        kept = {record.uuid: record.attribute_map() for record in session.unsettled()}
+        session.transfer_many(held, "out")
+        session.commit()
+
+    with repository.session() as session:
+        stored = {record.uuid: record.attribute_map() for record in session.get_many("out", 50)}
+    assert stored == kept
+    assert 1 < sum("b" in attributes for attributes in stored.values()) < 12
+
+
+def test_splits_clones_and_what_is_ingested_count_as_what_is_created(workshop: Workshop) -> None:
+    """Each copies the attributes; a commit gives all of the room back."""
+    repository = workshop.make()
+    with bounded(repository) as session:
+        whole = session.write(session.create(attributes={"a": LARGE}), b"x" * 100)
+        with pytest.raises(TransactionTooLarge):
+            session.split(whole, [1] * 100)
+        session.rollback()
+        for _ in range(3):
+            session.ingest("out", [b""] * 900)
+            with pytest.raises(TransactionTooLarge):
+                session.ingest("out", [b""] * 900)
+            session.commit()
+        with pytest.raises(TransactionTooLarge):
+            [session.create() for _ in range(2_000)]
+    assert waiting(repository, "out") == 3 * 900
+
+
+def test_a_poll_takes_what_there_is_room_for_and_the_rest_keeps_its_place(workshop: Workshop) -> None:
+    """With nothing left the next one is refused, rather than that it looks as if the queue were empty."""
+    repository = workshop.make()
+    fill(repository, 30, LARGE)
+    before = [record.uuid for record in repository.flow_files.listed(repository.queues.find("in"), 0, 30)]
+    with bounded(repository) as session:
+        first = session.get_many("in", 30)
+        assert len(first) == ROOM // (RECORD_BYTES + len(first[0].attributes))
+        with pytest.raises(TransactionTooLarge):
+            session.get_many("in", 30)
+        session.remove_many(first)
+        session.commit()
+        second = session.get_many("in", 30)
+        assert [record.uuid for record in [*first, *second]] == before[: len(first) + len(second)]
+    assert waiting(repository) == 30 - len(first)
+
+
+def test_room_is_asked_for_in_steps_and_what_is_refused_is_not_held(workshop: Workshop) -> None:
+    """Most sessions need not ask; one that is refused has what it had."""
+    asked: list[int] = []
+
+    def grant(size: int) -> None:
+        if len(asked) == 2:
+            raise QuotaReached("no more")
+        asked.append(size)
+
+    room = SessionRoom(grant)
+    room.take(FREE_BYTES)
+    assert asked == []
+    room.take(STEP_BYTES + 1)
+    assert asked == [STEP_BYTES, STEP_BYTES]
+    with pytest.raises(QuotaReached):
+        room.take(STEP_BYTES)
+    room.take(STEP_BYTES - 1)
+    room.take(-STEP_BYTES)
+    room.take(STEP_BYTES)
+    assert room.granted == FREE_BYTES + 2 * STEP_BYTES
+    room.clear()
+    assert room.granted == FREE_BYTES
+
+
+def test_a_name_of_a_counter_is_somebodys_once() -> None:
+    """However often it is asked for before it is first used, and whoever uses it then."""
+    counters = Counters()
+    for _ in range(3):
+        counters.reserve("a", "one", 1)
+    with pytest.raises(QuotaReached, match="counters_each"):
+        counters.reserve("b", "one", 1)
+    counters.add({"b": 2})
+    counters.reserve("b", "one", 1)
+    counters.reserve("c", "other", 1)
+    assert counters.all() == {"b": 2}
