@@ -1,4 +1,4 @@
-"""Take one sync out of the engine at a time, and let the crash exploration find that it is gone.
+"""Take one sync out of the engine at a time, or let two steps change places: the crash exploration is to find it.
 
 `python -m tests.crash.mutants` finds every call of `sync` and `sync_directory` in the engine by walking its syntax
 tree, so that a new one cannot be forgotten. Each is left out in a copy of the package. First come the states right
@@ -83,10 +83,29 @@ class Sync(NamedTuple):
         return f"{self.path}:{self.line} {self.function}: {self.text}"
 
 
+class Hurry(NamedTuple):
+    """A step that must come after another one, and comes before it in the mutant: lines of one module."""
+
+    path: Path
+    first: str
+    later: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.later.strip()} before {self.first.strip()}"
+
+
+LOG = Path("engine", "wal", "log.py")
+HURRIES = (
+    Hurry(LOG, "        publish(self._place)\n", "        self._state.published()\n"),
+    Hurry(LOG, "        publish(self._place)\n", "        self._delete(rotation.covered)\n"),
+)
+"""What a snapshot makes unnecessary is needed until its rename."""
+
+
 class Verdict(NamedTuple):
     """What became of a mutant: who found it, or "" if nobody did, and what they said."""
 
-    sync: Sync | None
+    mutant: Sync | Hurry | None
     killer: str
     said: str
     seconds: float
@@ -125,15 +144,24 @@ def without(source: bytes, sync: Sync) -> bytes:
     return b"".join(lines)
 
 
-def judge(sync: Sync | None) -> Verdict:
-    """Explore a copy of the package that lacks this call, or none: else every mutant would seem to be killed."""
+def hurried(source: str, hurry: Hurry) -> str:
+    """The module with the later step in front of the first one."""
+    assert source.count(hurry.first) == source.count(hurry.later) == 1, f"{hurry} is not what it was"
+    return source.replace(hurry.later, "").replace(hurry.first, f"        {MISSED}()\n{hurry.later}{hurry.first}")
+
+
+def judge(mutant: Sync | Hurry | None) -> Verdict:
+    """Explore a copy of the package with this change, or with none: else every mutant would seem to be killed."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ullage-mutant-") as folder:
         copy = Path(folder) / PACKAGE.name
         shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        if sync is not None:
-            mutated = copy / sync.path
-            mutated.write_bytes(without(mutated.read_bytes(), sync))
+        if isinstance(mutant, Sync):
+            mutated = copy / mutant.path
+            mutated.write_bytes(without(mutated.read_bytes(), mutant))
+        elif mutant is not None:
+            mutated = copy / mutant.path
+            mutated.write_text(hurried(mutated.read_text(encoding="utf-8"), mutant), encoding="utf-8")
         paths = os.pathsep.join((folder, str(ROOT)))
         command = [sys.executable, "-m", "tests.crash.mutants", "hunt", folder]
         result = subprocess.run(
@@ -147,8 +175,8 @@ def judge(sync: Sync | None) -> Verdict:
         )
     killer, _, said = result.stdout.strip().partition(": ")
     if result.returncode:
-        raise RuntimeError(f"the exploration of {sync} did not run:\n{result.stdout}{result.stderr}")
-    return Verdict(sync, killer, said, time.monotonic() - began)
+        raise RuntimeError(f"the exploration of {mutant} did not run:\n{result.stdout}{result.stderr}")
+    return Verdict(mutant, killer, said, time.monotonic() - began)
 
 
 class Hunt(Recording):
@@ -212,27 +240,28 @@ def _failing_test() -> str:
 
 
 def main() -> int:
-    """Judge every sync of the engine; 1 if one survives."""
+    """Judge every sync of the engine, and every hurry; 1 if one survives."""
     began = time.monotonic()
-    syncs = find_syncs()
-    print(f"{len(syncs)} syncs in the engine, seed {SEED}", flush=True)
+    mutants = (*find_syncs(), *HURRIES)
+    print(f"{len(mutants) - len(HURRIES)} syncs in the engine, {len(HURRIES)} hurries, seed {SEED}", flush=True)
     survivors: list[Verdict] = []
     intact = True
     with ThreadPoolExecutor(PROCESSES) as pool:
-        for verdict in pool.map(judge, (*syncs, None)):
-            if verdict.sync is None:
+        for verdict in pool.map(judge, (*mutants, None)):
+            if verdict.mutant is None:
                 intact = not verdict.killer
                 print(f"{verdict.seconds:5.1f} s  the intact engine: {verdict.killer or 'nothing'}: {verdict.said}")
                 continue
             outcome = f"killed by {verdict.killer}" if verdict.killer else "SURVIVED"
-            print(f"{verdict.seconds:5.1f} s  {outcome:22}  {verdict.sync}\n         {verdict.said}", flush=True)
+            print(f"{verdict.seconds:5.1f} s  {outcome:22}  {verdict.mutant}\n         {verdict.said}", flush=True)
             if not verdict.killer:
                 survivors.append(verdict)
     seconds = time.monotonic() - began
-    print(f"{len(syncs)} syncs, {len(syncs) - len(survivors)} killed, {len(survivors)} survived, {seconds:.0f} s")
-    note(syncs=len(syncs), noticed=len(syncs) - len(survivors))
+    killed = len(mutants) - len(survivors)
+    print(f"{len(mutants)} mutants, {killed} killed, {len(survivors)} survived, {seconds:.0f} s")
+    note(syncs=len(mutants), noticed=killed)
     for verdict in survivors:
-        print(f"survivor: {verdict.sync}")
+        print(f"survivor: {verdict.mutant}")
     if not intact:
         print("the intact engine fails as well: these verdicts say nothing")
     return 0 if intact and not survivors else 1

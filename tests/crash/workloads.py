@@ -225,9 +225,9 @@ ANSWERS: list[Step | Restart] = [
     wait(2_000),
     answered(7),
     Restart(is_kill=True),
-    *[answered(7), answered(10), wait(1_600), checkpoint, answered(13)],
+    *[answered(7), answered(10), checkpoint, answered(13)],
     Restart(),
-    *[answered(7), checkpoint],
+    *[answered(7), wait(1_600), checkpoint],
 ]
 
 STAGES: list[Step | Restart] = [

@@ -2,12 +2,14 @@
 
 import os
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support import ManualClock, Workshop, cut, flip, spec_at
+from tests.threads import begin
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.remembered import KEPT_MILLIS, RememberedAnswers
@@ -335,6 +337,27 @@ def test_what_a_failed_checkpoint_froze_is_written_by_the_next(workshop: Worksho
     assert repository.ledger.answers.bytes == 0
     assert all_told(workshop.crash(), [*keys("a", 3), *keys("b", 3)]) == {"answered"}
     assert not any(isinstance(block, BlockDamaged) for block in _blocks(workshop.repository))
+
+
+def test_an_answer_is_found_at_each_moment_of_a_checkpoint(repository: Engine) -> None:
+    """Whoever asks while it goes from memory to disk finds it in one of the two."""
+    answer(repository, *keys("a"))
+    is_over = threading.Event()
+
+    def ask() -> set[str]:
+        found: set[str] = set()
+        while not is_over.is_set():
+            found |= all_told(repository, keys("a", 20))
+        return found
+
+    asking = [begin(ask) for _ in range(2)]
+    for number in range(20):
+        answer(repository, *keys(f"more {number}", 30))
+        repository.checkpoint()
+    is_over.set()
+
+    assert [each.result() for each in asking] == [{"answered"}] * 2
+    assert len(repository.ledger.answers.runs()) == 20
 
 
 def test_the_reserve_has_room_for_the_next_run(workshop: Workshop, repository: Engine) -> None:
