@@ -100,6 +100,23 @@ def test_an_event_loop_is_refused_in_time() -> None:
     assert budget._waiting == {}
 
 
+def test_room_is_taken_at_once_or_not_and_what_is_made_already_counts_beyond_all_bounds() -> None:
+    """And room changes with what has been made of it."""
+    budget = ByteBudget(SHORT)
+    held = budget.take_now(HOSTILE, 50)
+
+    assert held is not None
+    assert budget.take_now(HOSTILE, 20) is None
+    held.resize(30)
+    assert budget.take_now(HOSTILE, 30) is not None
+    held.resize(0)
+    over = budget.count(HOSTILE, 1_000)
+    assert budget.take_now(GOOD, 1) is None
+    over.release()
+    over.resize(1)
+    assert (budget._total, budget._bytes, budget._waiting) == (30, {"hostile": 30}, {})
+
+
 @pytest.fixture
 def peer(workshop: Workshop) -> Iterator[Peer]:
     with Peer.serving(

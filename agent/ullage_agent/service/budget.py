@@ -1,7 +1,11 @@
-"""Bytes of what clients sent that are decoded, and worked on, at a time: of all, and of each principal.
+"""Bytes of what clients sent that are decoded, and worked on, at a time, and of answers that wait for who asked: of
+all, and of each principal.
 
 What comes is small beside what becomes of it: 4 bytes of JSON are a text of 50, two letters of an Arrow batch an
-attribute of 300. So room is taken before anything is decoded, and given back when the work is done.
+attribute of 300. So room is taken before anything is decoded, and given back when the work is done. What goes out stays
+as long as its client likes: room for it is taken before it is made, and given back when it has been sent.
+
+Nobody waits for room who has some: those who wait for each other would all be refused.
 
 Who asks gets room in turn; whoever waits for their own share alone keeps nobody else waiting.
 """
@@ -29,6 +33,10 @@ class Grant:
     def release(self) -> None:
         """Somebody else may have it."""
         self._budget.give_back(self)
+
+    def resize(self, size: int) -> None:
+        """What has been made of it takes so much: less, or more than there is."""
+        self._budget.resize(self, size)
 
     def __enter__(self) -> Self:
         return self
@@ -73,6 +81,30 @@ class ByteBudget:
             raise
         return room
 
+    def take_now(self, owner: Principal, size: int) -> Grant | None:
+        """The same without waiting; None if it is nobody's turn."""
+        room = self._ask(owner, size)
+        if room.given.done():
+            return room
+        room.release()
+        return None
+
+    def count(self, owner: Principal, size: int) -> Grant:
+        """Room for what is there already, beyond all bounds: others wait until it is given back."""
+        room = Grant(self, owner, size)
+        with self._lock:
+            self._give(room)
+        return room
+
+    def resize(self, room: Grant, size: int) -> None:
+        """Of room that is given: nothing happens to other room."""
+        with self._lock:
+            if room in self._held:
+                self._total += size - room.size
+                self._bytes[room.owner.name] += size - room.size
+                room.size = size
+                self._admit()
+
     def give_back(self, room: Grant) -> None:
         """Room that is not needed any more, or not waited for."""
         with self._lock:
@@ -100,11 +132,14 @@ class ByteBudget:
             if self._total + room.size > self._limits.decoded_bytes:
                 return  # a small one that came later must not take what a large one waits for
             del self._waiting[room]
-            self._held.add(room)
-            self._total += room.size
-            self._bytes[room.owner.name] += room.size
-            if room.given.set_running_or_notify_cancel():  # else nobody waits any more: whoever asked gives it back
-                room.given.set_result(None)
+            self._give(room)
+
+    def _give(self, room: Grant) -> None:
+        self._held.add(room)
+        self._total += room.size
+        self._bytes[room.owner.name] += room.size
+        if room.given.set_running_or_notify_cancel():  # else nobody waits any more: whoever asked gives it back
+            room.given.set_result(None)
 
     def _is_beyond_share(self, room: Grant) -> bool:
         share = room.owner.share(self._limits.decoded_bytes_each)
@@ -119,10 +154,10 @@ class ByteBudget:
             is_own = self._is_beyond_share(room)
         limits = self._limits
         if is_own:
-            held = f"messages that take {limits.decoded_bytes_each / MIB:,.0f} MiB under way"
-            then = "wait until some are stored, or send smaller ones"
+            held = f"messages and answers that take {limits.decoded_bytes_each / MIB:,.0f} MiB under way"
+            then = "wait until some are stored or taken, or make them smaller"
             raise QuotaReached.of(room.owner.name, held, "decoded_bytes_each", then) from cause
         raise ServiceBusy(
-            f"messages that take {limits.decoded_bytes / MIB:,.0f} MiB are under way already (decoded_bytes): wait, or "
-            "send smaller ones"
+            f"messages and answers that take {limits.decoded_bytes / MIB:,.0f} MiB are under way already "
+            "(decoded_bytes): wait, or make them smaller"
         ) from cause

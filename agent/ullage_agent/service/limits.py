@@ -6,7 +6,7 @@ Memory at the worst is, beside what an idle process takes, about
     held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * small_body_bytes                                      the same of calls that are no streams
-    decoded_bytes                                                           what becomes of those, and bodies over HTTP
+    decoded_bytes                          what becomes of those and of bodies over HTTP, and answers that are not sent
     columns_bytes + snapshot_bytes                                          tables
     session_bytes                                                           remote sessions
 
@@ -31,6 +31,14 @@ WIDE_BYTES: Final = 2 * MIB
 content a third of its speed.
 """
 
+
+SMALL_BYTES: Final = 64 * KIB
+"""An answer below this takes no room: counting it would cost as much as sending it, and a place for a request as much
+as both.
+"""
+
+ENCODED_TIMES: Final = 3
+"""What contents take while they become one answer, as a multiple of their bytes: themselves, and base64 that grows."""
 
 DECODED_TIMES: Final = 24
 """What JSON takes as objects, as a multiple of its bytes: a mapping of short names to short texts that much, most
@@ -153,14 +161,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     decoded_bytes: int = 1 << 30
     """What bodies that are decoded as a whole and messages of Flight come to, as they are decoded and worked on: four
-    of the largest at a time, some forty batches of 8 MiB.
+    of the largest at a time, some forty batches of 8 MiB. And answers of SMALL_BYTES or more, from before they are made
+    until they are sent: twelve of the largest.
     """
 
     decoded_bytes_each: int = 640 * MIB
     """The same of one principal, so that the largest message of another one still has room."""
 
     decoded_seconds: float = 10.0
-    """How long a message waits for such room: longer than a disk takes to store what has it."""
+    """How long a message or an answer waits for such room: longer than a disk takes to store what has it."""
 
     flight_connections: int = 2_048
     """Open connections of Arrow Flight; further ones are closed at once. Programs keep one for each process."""

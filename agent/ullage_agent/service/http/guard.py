@@ -18,8 +18,9 @@ from ullage.wire.operation import Operation
 from ullage.wire.problems import PROBLEM_TYPE, problem_of
 from ullage_agent.service.access import Anonymous
 from ullage_agent.service.http.answers import headers_of
-from ullage_agent.service.http.protocol import ALWAYS_ANSWERED
+from ullage_agent.service.http.protocol import ALWAYS_ANSWERED, Line
 from ullage_agent.service.http.served import Served, Stranger
+from ullage_agent.service.limits import PIECE_BYTES
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 
@@ -62,6 +63,9 @@ class Guard:
         state: Any = scope["state"]
         try:
             await self._answer(scope, exchange)
+        except Exception as error:
+            if not exchange.was_given_up(error):
+                raise
         finally:
             if "principal" in state and state["principal"].holder:
                 self._served.starts.know(state["token"], state["principal"].name)
@@ -168,13 +172,21 @@ class _Exchange:
         self.slug = self.detail = ""
         self.received_bytes = self.sent_bytes = 0
         names = {name for name, _ in scope["headers"]}
+        self._line: Line = scope["state"]["line"]
+        self._given_up: RequestIncomplete | None = None
         self._lingers = b"expect" not in names
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
+
+    def was_given_up(self, error: BaseException | None) -> bool:
+        """Whether an error says no more than that nobody took the answer, as whoever was sending it raised it."""
+        while error is not None and error is not self._given_up:
+            error = error.__cause__
+        return error is not None
 
     async def receive(self) -> Any:
         """The next piece of the body; TransferStalled if it does not come. Then the disconnect, whenever it comes."""
         if self._is_read:
-            return await self._receive()
+            return await self._asked()
         message = await self._received()
         self.received_bytes += len(message.get("body", b""))
         return message
@@ -182,7 +194,7 @@ class _Exchange:
     async def _received(self) -> Any:
         try:
             async with asyncio.timeout(self._stall_seconds):
-                message = await self._receive()
+                message = await self._asked()
         except TimeoutError as error:
             raise TransferStalled(f"nothing came for {self._stall_seconds:g} s: nothing was stored") from error
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
@@ -198,15 +210,47 @@ class _Exchange:
             await self._deliver({**message, "more_body": True})
             await self._linger()
             message = {"type": "http.response.body", "body": b"", "more_body": False}
-        self.sent_bytes += len(message.get("body", b""))
         await self._deliver(message)
 
     async def _deliver(self, message: Any) -> None:
+        """An answer that was made as a whole goes in pieces, each when the one before has been taken: else all of it
+        would wait in the connection, where nobody counts it, for as long as its client likes.
+        """
+        body = message.get("body", b"")
+        if message.get("more_body", False) or len(body) <= PIECE_BYTES:
+            await self._deliver_piece(message, len(body))
+            return
+        for at in range(0, len(body), PIECE_BYTES):
+            piece, following = body[at : at + PIECE_BYTES], at + PIECE_BYTES < len(body)
+            await self._deliver_piece({**message, "body": piece, "more_body": following}, len(piece))
+
+    async def _deliver_piece(self, message: Any, size: int) -> None:
+        if self._line.is_gone():
+            self._line.cut_off()
+            return
+        self.sent_bytes += size
         try:
             async with asyncio.timeout(self._stall_seconds):
                 await self._send(message)
         except TimeoutError as error:
-            raise RequestIncomplete(f"nothing of the answer was taken for {self._stall_seconds:g} s") from error
+            self._line.cut_off()
+            self._given_up = RequestIncomplete(f"nothing of the answer was taken for {self._stall_seconds:g} s")
+            raise self._given_up from error
+        except RuntimeError:
+            # What uvloop raises for a connection that has ended, which whoever sends has not been told yet.
+            if not self._line.is_gone():
+                raise
+            self._line.cut_off()
+
+    async def _asked(self) -> Any:
+        """What comes next, or the disconnect."""
+        try:
+            return await self._receive()
+        except RuntimeError:  # as above
+            if not self._line.is_gone():
+                raise
+            self._line.cut_off()
+            return {"type": "http.disconnect"}
 
     async def refuse(self, error: Exception) -> None:
         """Answer without asking the application."""

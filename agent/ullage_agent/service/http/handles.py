@@ -17,6 +17,7 @@ from ullage.wire.documents import LifetimeName
 from ullage.wire.problems import problem_of
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
 from ullage_agent.service.http.resources import Asked, Limit, acts, answers, gives, lifetime_of, millis_of, serves
+from ullage_agent.service.limits import ENCODED_TIMES, SMALL_BYTES
 
 Ttl = Annotated[
     str, QueryParameter(description="How long the handle lives, such as 12h. With 0s it lives until it is deleted.")
@@ -60,12 +61,14 @@ def put_batch(asked: Asked) -> StoredBatch:
 
 
 @serves(operations.GET_HANDLES)
-def get_batch(asked: Asked) -> list[HandleContent] | Response[bytes]:
+async def get_batch(asked: Asked) -> Response[bytes]:
     asked.note_ids(asked.data.ids)
-    found = _read_all(asked, asked.data.ids)
-    if "msgpack" in asked.request.headers.get("accept", ""):
-        return Response(msgspec.msgpack.encode(found), media_type="application/x-msgpack")
-    return found
+    found = await asked.served.call(_found_or_read, asked)
+    if not isinstance(found, bytes):
+        await asked.take_room(ENCODED_TIMES * _size_of(found))
+        found = await asked.served.call(_read_all, asked, found)
+        asked.resize_room(len(found))
+    return Response(found, media_type="application/x-msgpack" if _is_packed(asked) else "application/json")
 
 
 @serves(operations.LIST_HANDLES)
@@ -90,21 +93,49 @@ def set_ttl(asked: Asked, ttl: Ttl) -> HandleHead:
     return handles.set_ttl(id, millis_of(ttl, "ttl"), also=asked.remember(handles.head(id)))
 
 
-def _read_all(asked: Asked, names: list[str]) -> list[HandleContent]:
-    limit = asked.served.limits.batch_read_bytes
-    found, left = [], limit
-    for name in names:
+Found = list[tuple[str, ReadableContent | str]]
+"""Each id, with its content before it is read, or the problem with it."""
+
+
+def _found_or_read(asked: Asked) -> Found | bytes:
+    """What there is to be read; the answer itself if it is so small that it needs no room."""
+    found: Found = []
+    left = limit = asked.served.limits.batch_read_bytes
+    for name in asked.data.ids:
         id = name.partition("@")[0]
         try:
             content = asked.repository.handles.readable(name)
-            left -= content.size
-            if left < 0:
-                raise RequestTooLarge(f"more than {limit} bytes: read fewer handles at a time")
-            with content.open(0, content.size, 1) as stream:
-                found.append(HandleContent(id=id, content=stream.read()))
         except (HandleNotFound, HandleDeleted) as error:
-            found.append(HandleContent(id=id, problem=problem_of(error).slug))
-    return found
+            found.append((id, problem_of(error).slug))
+            continue
+        left -= content.size
+        if left < 0:
+            raise RequestTooLarge(f"more than {limit} bytes: read fewer handles at a time")
+        found.append((id, content))
+    return found if _size_of(found) >= SMALL_BYTES else _read_all(asked, found)
+
+
+def _size_of(found: Found) -> int:
+    return sum(content.size for _, content in found if not isinstance(content, str))
+
+
+def _read_all(asked: Asked, found: Found) -> bytes:
+    read = [_read(*each) for each in found]
+    return msgspec.msgpack.encode(read) if _is_packed(asked) else msgspec.json.encode(read)
+
+
+def _read(id: str, content: ReadableContent | str) -> HandleContent:
+    if isinstance(content, str):
+        return HandleContent(id=id, problem=content)
+    try:
+        with content.open(0, content.size, 1) as stream:
+            return HandleContent(id=id, content=stream.read())
+    except (HandleNotFound, HandleDeleted) as error:
+        return HandleContent(id=id, problem=problem_of(error).slug)
+
+
+def _is_packed(asked: Asked) -> bool:
+    return "msgpack" in asked.request.headers.get("accept", "")
 
 
 describe = answers(operations.DESCRIBE_HANDLE, lambda asked: asked.repository.handles.head(asked["id"]))

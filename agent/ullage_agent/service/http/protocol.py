@@ -38,6 +38,25 @@ class RefusedBytes(ValueError):
     """Raised inside the parser, which turns it into a 400 and closes."""
 
 
+class Line:
+    """The connection that an answer goes to."""
+
+    def __init__(self, protocol: HttpToolsProtocol, seat: Seat, cycle: Any) -> None:
+        self._protocol = protocol
+        self._seat = seat
+        self._cycle = cycle
+
+    def is_gone(self) -> bool:
+        """Whether nothing that is sent gets there any more."""
+        return self._cycle.disconnected or self._protocol.transport.is_closing()
+
+    def cut_off(self) -> None:
+        """End it at once, with what it has not taken."""
+        self._cycle.disconnected = True  # or the server would log that the answer has no end
+        self._cycle.message_event.set()
+        self._seat.cut_off()
+
+
 def guarded(limits: Limits, starts: Starts | None) -> type[asyncio.Protocol]:
     """The protocol of one server."""
     return type("GuardedProtocol", (_GuardedProtocol,), {"limits": limits, "starts": starts})
@@ -141,6 +160,7 @@ class _GuardedProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         start = partial(self._begin, cycle, app)
         scope = cycle.scope
+        scope["state"]["line"] = Line(self, self.seat, cycle)
         scope["state"]["peer"], scope["state"]["token"] = self.seat.peer, token_of(scope["headers"])
         if self.starts is None or scope["path"] in ALWAYS_ANSWERED:
             start()

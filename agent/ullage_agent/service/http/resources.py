@@ -7,10 +7,10 @@ out once, and a repeat gets the first answer; operations of sessions remember th
 
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
-from functools import cached_property
-from typing import Annotated, Any, Concatenate, Final, TypeVar, get_origin
+from functools import cached_property, partial
+from typing import Annotated, Any, Concatenate, Final, NamedTuple, TypeVar, get_origin
 
 import msgspec
 from litestar import Response
@@ -30,9 +30,11 @@ from ullage.wire.content import StoredBatch
 from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
 from ullage_agent.service.access import ANONYMOUS, Principal
+from ullage_agent.service.budget import Grant
 from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
+from ullage_agent.service.limits import SMALL_BYTES
 
 A = TypeVar("A")
 
@@ -84,6 +86,34 @@ class Asked:
         """The answer to a batch."""
         return StoredBatch(ids=ids, node=self.repository.node)
 
+    async def take_room(self, size: int) -> None:
+        """Room for an answer of so many bytes until it has been sent, in the place of what the request had.
+        QuotaReached, ServiceBusy.
+        """
+        self._change_room(None)
+        self._change_room(await self.served.budget.take_soon(self.principal, size))
+
+    def resize_room(self, size: int) -> None:
+        """The answer has so many bytes."""
+        self.request.scope["state"]["room"].resize(size)
+
+    def has_room(self, size: int, *, reads: bool) -> bool:
+        """Take room for an answer that is made, if there is any now. It may be made again if it only `reads`; of what
+        has been done the answer stays, whatever it takes.
+        """
+        budget = self.served.budget
+        self._change_room(None)
+        room = budget.take_now(self.principal, size) if reads else budget.count(self.principal, size)
+        self._change_room(room)
+        return room is not None
+
+    def _change_room(self, room: Grant | None) -> None:
+        state = self.request.scope["state"]  # the Guard gives it back when the answer is out
+        if (before := state.pop("room", None)) is not None:
+            before.release()
+        if room is not None:
+            state["room"] = room
+
     async def begin(self, key: str | None, stack: ExitStack) -> None:
         """Look for the first answer, and keep the key until the stack is closed. KeyInUse, KeyReused."""
         scope, headers = self.request.scope, self.request.headers
@@ -91,6 +121,22 @@ class Asked:
         entered = self.repository.keys.once(key, self.request.method, scope["path"], *said)
         enter = stack.enter_context
         self.once = enter(entered) if key is None else await self.served.call(enter, entered)
+
+
+class Made(NamedTuple):
+    """An answer as it is sent: encoded, or as the resource has made it; and the uuids that it is about."""
+
+    answer: Response[Any] | bytes
+    ids: Sequence[str]
+
+    @classmethod
+    def of(cls, found: object) -> "Made":
+        return cls(found if isinstance(found, Response) else msgspec.json.encode(found), _ids_of(found))
+
+    @property
+    def size(self) -> int:
+        """0 for what has taken its own room."""
+        return len(self.answer) if isinstance(self.answer, bytes) else 0
 
 
 Work = Callable[Concatenate[Asked, ...], A | Response[Any] | Coroutine[Any, Any, A | Response[Any]]]
@@ -107,6 +153,7 @@ def serves(
     """Make a function the resource of an operation. `again` gives the answer to a repeat, instead of the first one;
     `query` stands for what the function takes as keywords.
     """
+    reads = operation.method == "GET"
     waits = BackPressure in operation.refusals and Right.RECLAIM not in (operation.rights or ())
 
     def made(work: Work[A]) -> HTTPRouteHandler:
@@ -124,13 +171,30 @@ def serves(
                     body = first if again is None else msgspec.json.encode(await asked.served.call(again, asked))
                     return json(body, operation.status, REPEATED)
                 arguments = {name: given[name] for name in names}
-                under_way: Any = work(asked, **arguments) if is_coroutine else call(work, asked, **arguments)
-                found = await under_way
-            asked.note_ids(_ids_of(found))
-            return found if isinstance(found, Response) else json(msgspec.json.encode(found), operation.status)
+                if is_coroutine:
+                    under_way: Any = work(asked, **arguments)
+                    made = Made.of(await under_way)
+                else:
+                    # Encoded in the thread that made it: what is large would keep all others waiting.
+                    made = await _in_room(asked, partial(call, lambda: Made.of(work(asked, **arguments))), reads=reads)
+            asked.note_ids(made.ids)
+            return json(made.answer, operation.status) if isinstance(made.answer, bytes) else made.answer
 
         return _routed(operation, handler, parameters, Response[bytes])
 
+    return made
+
+
+async def _in_room(asked: Asked, make: Callable[[], Awaitable[Made]], *, reads: bool) -> Made:
+    """An answer with room for what it takes until it is sent. One that finds none is not kept meanwhile."""
+    made = await make()
+    if made.size < SMALL_BYTES or asked.has_room(made.size, reads=reads):
+        return made
+    size = made.size
+    del made
+    await asked.take_room(size)
+    made = await make()
+    asked.resize_room(made.size)
     return made
 
 
