@@ -23,7 +23,7 @@ from ullage_agent.service.addresses import bare
 from ullage_agent.service.flight.calls import FlightCall
 from ullage_agent.service.flight.listener import FlightListener
 from ullage_agent.service.flight.places import LOOK_SECONDS, AcceptedSockets, KnownPeers, pause_after
-from ullage_agent.service.flight.strangers import Peer, Stander, Strangers, crowding
+from ullage_agent.service.flight.strangers import FarEnd, Stander, Strangers, crowding
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
 from ullage_agent.service.tokens import TokenFile
@@ -97,7 +97,7 @@ class Flooded:
         standing = [self.stranger() for _ in range(MANY)]
         while not self._over.wait(0.01):
             for number, each in enumerate(standing):
-                with suppress(BlockingIOError):
+                with suppress(BlockingIOError):  # it stands, and nothing has come
                     if is_over(each):
                         each.close()
                         standing[number] = self.stranger()
@@ -182,13 +182,13 @@ def _moved_on(workshop: Workshop, node: Flooded) -> KnownPeers:
 
 
 def standers(address: str, *since: float, first: int = 0) -> list[Stander]:
-    return [Stander(first + at, Peer(address, str(first + at)), when) for at, when in enumerate(since)]
+    return [Stander(first + at, FarEnd(address, str(first + at)), when) for at, when in enumerate(since)]
 
 
 def test_those_of_the_client_with_most_go_its_first_one_before_the_others() -> None:
     """Down to a quarter of the room; all addresses of an IPv6 network are one client."""
     few = standers("10.0.0.1", 0.0, 0.0)
-    many = [Stander(100 + at, Peer(f"2001:db8::{at:x}", "1"), 5.0 + at % 7) for at in range(20)]
+    many = [Stander(100 + at, FarEnd(f"2001:db8::{at:x}", "1"), 5.0 + at % 7) for at in range(20)]
     shuffled = [*few, *many]
     random.Random(1).shuffle(shuffled)
 
@@ -201,13 +201,14 @@ def test_those_of_the_client_with_most_go_its_first_one_before_the_others() -> N
 
 
 def test_of_clients_with_one_each_those_that_came_first_go() -> None:
-    each = [Stander(at, Peer(f"10.0.{at}.1", "1"), float(9 - at)) for at in range(8)]
+    """Whoever comes from many addresses wins nothing by it."""
+    each = [Stander(at, FarEnd(f"10.0.{at}.1", "1"), float(9 - at)) for at in range(8)]
     assert [found.since for found in crowding(each, 8)] == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
 def test_strangers_have_no_more_than_a_quarter_of_what_the_others_leave() -> None:
     """Who is known never goes, however long ago its call was; nor is one told twice to go."""
-    found = {at: Peer("10.0.0.1", str(at)) for at in range(40)}
+    found = {at: FarEnd("10.0.0.1", str(at)) for at in range(40)}
     members = set(list(found.values())[:20])
     strangers = Strangers(60, 30.0)
 
@@ -224,9 +225,9 @@ def test_strangers_have_no_more_than_a_quarter_of_what_the_others_leave() -> Non
 def test_a_descriptor_that_is_used_again_is_another_connection() -> None:
     """Its time begins anew."""
     strangers = Strangers(8, 30.0)
-    strangers.leaving({7: Peer("10.0.0.1", "1")}, set(), 0.0)
-    assert strangers.leaving({7: Peer("10.0.0.1", "2")}, set(), 40.0) == ([], [], 1)
-    assert [each.peer.port for each in strangers.leaving({7: Peer("10.0.0.1", "2")}, set(), 70.0).overdue] == ["2"]
+    strangers.leaving({7: FarEnd("10.0.0.1", "1")}, set(), 0.0)
+    assert strangers.leaving({7: FarEnd("10.0.0.1", "2")}, set(), 40.0) == ([], [], 1)
+    assert [each.peer.port for each in strangers.leaving({7: FarEnd("10.0.0.1", "2")}, set(), 70.0).overdue] == ["2"]
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6, None], ids=["IPv4", "IPv6", "IPv4 as IPv6"])
@@ -237,7 +238,7 @@ def test_only_the_connection_that_was_seen_is_ended(family: socket.AddressFamily
     with one, other, dialled(one, family) as first, dialled(one, family) as second, dialled(other, family) as elsewhere:
         (seen, _), (again, _), (apart, _) = one.accept(), one.accept(), other.accept()
         seen_peer, again_peer = (
-            Peer(bare(each.getsockname()[0]), str(each.getsockname()[1])) for each in (first, second)
+            FarEnd(bare(each.getsockname()[0]), str(each.getsockname()[1])) for each in (first, second)
         )
         descriptors = [each.fileno() for each in (one, other, first, second, seen, again, apart)]
         assert accepted.look([*descriptors, 1_000_000]) == {seen.fileno(): seen_peer, again.fileno(): again_peer}
@@ -252,7 +253,9 @@ def test_only_the_connection_that_was_seen_is_ended(family: socket.AddressFamily
             assert not accepted.end(number, seen_peer)
         seen.close()
         assert not accepted.end(number, seen_peer)
-        assert not accepted.end(apart.fileno(), Peer(bare(elsewhere.getsockname()[0]), str(elsewhere.getsockname()[1])))
+        assert not accepted.end(
+            apart.fileno(), FarEnd(bare(elsewhere.getsockname()[0]), str(elsewhere.getsockname()[1]))
+        )
         for sender, receiver in ((second, again), (elsewhere, apart)):
             sender.sendall(b"x")
             assert receiver.recv(1) == b"x"
@@ -277,13 +280,13 @@ def dialled(server: socket.socket, family: socket.AddressFamily | None) -> socke
 @pytest.mark.parametrize(
     ("told", "found"),
     [
-        ("ipv4:10.0.0.7:40312", Peer("10.0.0.7", "40312")),
-        ("ipv6:%5B2001:db8::7%5D:40312", Peer("2001:db8::7", "40312")),
-        ("ipv6:%5B::ffff:10.0.0.7%5D:40312", Peer("10.0.0.7", "40312")),
-        ("ipv6:%5Bfe80::1%25eth0%5D:40312", Peer("fe80::1", "40312")),
+        ("ipv4:10.0.0.7:40312", FarEnd("10.0.0.7", "40312")),
+        ("ipv6:%5B2001:db8::7%5D:40312", FarEnd("2001:db8::7", "40312")),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:40312", FarEnd("10.0.0.7", "40312")),
+        ("ipv6:%5Bfe80::1%25eth0%5D:40312", FarEnd("fe80::1", "40312")),
     ],
 )
-def test_a_call_has_the_peer_of_its_connection(told: str, found: Peer) -> None:
+def test_a_call_has_the_peer_of_its_connection(told: str, found: FarEnd) -> None:
     """As the kernel names it."""
 
     class Context:

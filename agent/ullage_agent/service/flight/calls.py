@@ -21,7 +21,7 @@ from ullage.wire.problems import problem_of
 from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.addresses import bare
 from ullage_agent.service.fairness import Turn
-from ullage_agent.service.flight.strangers import Peer
+from ullage_agent.service.flight.strangers import FarEnd
 
 DETAIL_CHARACTERS_MAX: Final = 500
 """An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
@@ -93,11 +93,11 @@ class FlightCall:
         return self.far_end.address
 
     @cached_property
-    def far_end(self) -> Peer:
+    def far_end(self) -> FarEnd:
         """The other end of its connection: gRPC has it as `ipv4:10.0.0.7:40312` or `ipv6:%5B2001:db8::7%5D:40312`."""
         place = unquote(str(self._context.peer())).partition(":")[2]
         address, _, port = place.rpartition(":")
-        return Peer(bare(address.strip("[]")), port)
+        return FarEnd(bare(address.strip("[]")), port)
 
     def header(self, name: str) -> str | None:
         """The first of this name."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from ullage.clock import Clock
 from ullage_agent.service.addresses import bare
-from ullage_agent.service.flight.strangers import Peer, Stander, Strangers
+from ullage_agent.service.flight.strangers import FarEnd, Stander, Strangers
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import TOLD_AGAIN_SECONDS, Sparing, logger
 
@@ -47,25 +47,25 @@ class KnownPeers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._peers: set[Peer] = set()
+        self._peers: set[FarEnd] = set()
 
-    def add(self, peer: Peer) -> None:
+    def add(self, peer: FarEnd) -> None:
         """Its connection stays."""
         if peer not in self._peers:
             with self._lock:
                 self._peers.add(peer)
 
-    def all(self) -> set[Peer]:
+    def all(self) -> set[FarEnd]:
         """Those of now."""
         with self._lock:
             return set(self._peers)
 
-    def forget(self, peers: Iterable[Peer]) -> None:
+    def forget(self, peers: Iterable[FarEnd]) -> None:
         """Their connections are gone."""
         with self._lock:
             self._peers.difference_update(peers)
 
-    def if_stranger(self, peer: Peer, act: Callable[[], bool]) -> bool:
+    def if_stranger(self, peer: FarEnd, act: Callable[[], bool]) -> bool:
         """What `act` says, unless this one is known; it does not become known meanwhile."""
         with self._lock:
             return peer not in self._peers and act()
@@ -76,11 +76,11 @@ class AcceptedSockets:
 
     def __init__(self, port: int) -> None:
         self._port = port.to_bytes(2, "big")
-        self._seen: dict[int, tuple[bytes, Peer]] = {}
+        self._seen: dict[int, tuple[bytes, FarEnd]] = {}
         self._name, self._length = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_uint32()
         self._name_at, self._length_at = ctypes.addressof(self._name), ctypes.addressof(self._length)
 
-    def look(self, descriptors: Iterable[int]) -> dict[int, Peer]:
+    def look(self, descriptors: Iterable[int]) -> dict[int, FarEnd]:
         """By their descriptors, of these."""
         before, self._seen = self._seen, {}
         for descriptor in descriptors:
@@ -94,7 +94,7 @@ class AcceptedSockets:
                 self._seen[descriptor] = known
         return {descriptor: peer for descriptor, (_, peer) in self._seen.items()}
 
-    def end(self, descriptor: int, peer: Peer) -> bool:
+    def end(self, descriptor: int, peer: FarEnd) -> bool:
         """Shut a connection down, of which gRPC then closes the descriptor. False if there is none of this peer: gRPC's
         threads may have closed it, and the number may be a file's by now.
         """
@@ -108,7 +108,7 @@ class AcceptedSockets:
         finally:
             os.close(own)
 
-    def _known(self, descriptor: int, name: bytes) -> tuple[bytes, Peer] | None:
+    def _known(self, descriptor: int, name: bytes) -> tuple[bytes, FarEnd] | None:
         if int.from_bytes(name[:2], sys.byteorder) not in (socket.AF_INET, socket.AF_INET6):
             return None
         if self._named(_libc.getsockname, descriptor)[2:4] != self._port:
@@ -196,11 +196,11 @@ class FlightPlaces:
             self._crowded, self._told = 0, now
 
 
-def _peer_of(name: bytes) -> Peer:
+def _peer_of(name: bytes) -> FarEnd:
     port = str(int.from_bytes(name[2:4], "big"))
     if int.from_bytes(name[:2], sys.byteorder) == socket.AF_INET:
-        return Peer(socket.inet_ntop(socket.AF_INET, name[4:8]), port)
-    return Peer(bare(str(IPv6Address(name[8:24]))), port)
+        return FarEnd(socket.inet_ntop(socket.AF_INET, name[4:8]), port)
+    return FarEnd(bare(str(IPv6Address(name[8:24]))), port)
 
 
 def pause_after(elapsed: float, cost: float, rush: float) -> float:

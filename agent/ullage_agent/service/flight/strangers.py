@@ -16,7 +16,7 @@ from ullage_agent.service.addresses import client_of
 _client_of = lru_cache(1_024)(client_of)
 
 
-class Peer(NamedTuple):
+class FarEnd(NamedTuple):
     """The other end of a connection: its address as `bare` has it, and its port."""
 
     address: str
@@ -27,7 +27,7 @@ class Stander(msgspec.Struct):
     """One connection, with the descriptor that it has in this process."""
 
     descriptor: int
-    peer: Peer
+    peer: FarEnd
     since: float
     """When it was seen first: monotonic, in seconds."""
 
@@ -53,7 +53,7 @@ class Strangers:
         self._seconds = seconds
         self._standing: dict[int, Stander] = {}
 
-    def leaving(self, found: Mapping[int, Peer], known: Container[Peer], now: float) -> Leaving:
+    def leaving(self, found: Mapping[int, FarEnd], known: Container[FarEnd], now: float) -> Leaving:
         """By the connections that there are now, of which those that are known stay; `now` is monotonic, in seconds."""
         before = self._standing
         new = {
