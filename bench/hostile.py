@@ -1,17 +1,17 @@
 """What hostile clients make of a node's memory: `python -m bench agent-hostile agent-hostile-writers`.
 
-Somebody without a token speaks HTTP/2 and sends as much as a server lets them. Somebody with one puts the largest
+Somebody without a token sends as much as a server lets them, over each transport. Somebody with one puts the largest
 batches, as many at a time as they may.
 
-The former is written here, frame by frame, because a client library keeps to what is proper: it stops when it is
-refused.
+The former is written here, byte by byte, because a client library keeps to what is proper: it stops when it is refused.
 """
 
 import os
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,6 +23,7 @@ from bench.rounds import in_threads
 from bench.serving import node
 from bench.table import Row, Target
 from bench.workbench import Workbench
+from ullage.wire.frames import FRAME_BYTES_MAX, FrameKind
 from ullage.wire.schemas import ATTRIBUTES
 from ullage_agent.service.limits import DEFAULTS, MIB, Limits
 from ullage_agent.service.tokens import line_of, new_token
@@ -41,6 +42,25 @@ KEPT_BY_ALLOCATORS = 1.25
 STREAMS = 64
 CONNECTION_KIBIBYTES = 192
 """What one connection may cost a node, whatever it sends before anybody knows whose it is: docs/flight.md has it."""
+
+PLAIN_CONNECTION_KIBIBYTES = 128
+"""The same over HTTP: its headers, and what is read of a connection at a time; and to the Unix socket: its greeting."""
+
+HTTP_BEGINNINGS: Final = (
+    (b"GET /v1/state HTTP/1.1\r\nhost: x\r\nx-a: ", DEFAULTS.header_bytes - 1_024),  # it waits for more
+    (b"POST /v1/handles HTTP/1.1\r\nhost: x\r\ncontent-length: 1073741824\r\n\r\n", 8 * MIB),
+    (
+        b"POST /v1/handles HTTP/1.1\r\nhost: x\r\nauthorization: Bearer made-up\r\ncontent-length: 9999999\r\n\r\n",
+        8 * MIB,
+    ),
+)
+"""How connections over HTTP begin, in turn, and how many bytes then follow at the most."""
+
+SOCKET_BEGINNINGS: Final = (
+    (struct.pack("<IBBH", 4_096, FrameKind.HELLO, 0, 0), 4_095),  # it waits for the last byte
+    (struct.pack("<IBBH", FRAME_BYTES_MAX, FrameKind.PROVE, 0, 0), 8 * MIB),
+)
+"""The same of the Unix socket."""
 
 BASE_MEBIBYTES = 32
 """What a node takes once, for the first connections of all: threads and their stacks."""
@@ -147,6 +167,38 @@ def grown(url: str, pid: int, count: int, bytes_each: int) -> tuple[float, int]:
     return (most - before) / (1 << 20), sent
 
 
+def pushed(connect: Callable[[], socket.socket], beginning: bytes, bytes_max: int) -> tuple[socket.socket, int]:
+    """A connection to which so many bytes were sent, or as many as it takes; and how many that were."""
+    sock, sent = connect(), 0
+    sock.settimeout(QUIET_SECONDS)
+    with suppress(OSError):  # it takes no more, or has ended the connection
+        sock.sendall(beginning)
+        while sent < bytes_max:
+            sent += sock.send(bytes(min(FRAME_BYTES, bytes_max - sent)))
+    return sock, sent
+
+
+def flooded(
+    connect: Callable[[], socket.socket], beginnings: tuple[tuple[bytes, int], ...], pid: int, count: int
+) -> float:
+    """By how many MiB a server has grown at most, under so many connections that say more than they should."""
+    watched = psutil.Process(pid)
+    before = most = watched.memory_info().rss
+    with ExitStack() as stack:
+        for number in range(count):
+            sock, _ = pushed(connect, *beginnings[number % len(beginnings)])
+            stack.callback(sock.close)
+            most = max(most, watched.memory_info().rss)
+    return (most - before) / MIB
+
+
+def connected_to(path: str) -> socket.socket:
+    """To a Unix socket."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    return sock
+
+
 TINY_LIMITS: Final = Limits(batch=2, batch_attributes=20, put_batch_bytes=MIB)
 """For a first batch, with which a node loads what it needs for them."""
 
@@ -218,7 +270,16 @@ def hostile(bench: Workbench) -> Iterator[Row]:
     with node(bench.path("node"), auth={"mode": "TokenFile", "token_file": str(tokens)}) as (there, pid):
         assert there.flight is not None
         grown(there.flight, pid, 4, 1 << 20)  # what a node ever takes for its first calls
-        found, _ = grown(there.flight, pid, count, 8 << 20)
-    bound = BASE_MEBIBYTES + count * CONNECTION_KIBIBYTES / 1_024
-    what = f"memory of the node under {count:,} connections over Flight without a token"
-    yield Row("agent", what, "", (found,), "MiB", Target(bound, True))
+        found = {"over Flight": grown(there.flight, pid, count, 8 << 20)[0]}
+        place = urlsplit(there.url)
+        plain: dict[str, tuple[Callable[[], socket.socket], tuple[tuple[bytes, int], ...]]] = {
+            "over HTTP": (partial(socket.create_connection, (place.hostname, place.port)), HTTP_BEGINNINGS),
+            "to the socket": (partial(connected_to, str(there.socket)), SOCKET_BEGINNINGS),
+        }
+        for name, (connect, beginnings) in plain.items():
+            flooded(connect, beginnings, pid, 4)
+            found[name] = flooded(connect, beginnings, pid, count)
+    for name, grew in found.items():
+        each = CONNECTION_KIBIBYTES if name == "over Flight" else PLAIN_CONNECTION_KIBIBYTES
+        what = f"memory of the node under {count:,} connections {name} without a token"
+        yield Row("agent", what, "", (grew,), "MiB", Target(BASE_MEBIBYTES + count * each / 1_024, True))

@@ -34,9 +34,10 @@ from ullage_spark import snapshot, with_content
 from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import discover
 from ullage_spark.lineage import lineage
-from ullage_spark.opener import ADDRESS, FOUND_BY, GROUP_BYTES, GROUP_ROWS, ContentUse, Opener, pickled
+from ullage_spark.opener import FOUND_BY, GROUP_BYTES, GROUP_ROWS, ContentUse, Opener, pickled
 from ullage_spark.plan import reclamation_plan
 from ullage_spark.settings import SourceOptions, as_options
+from ullage_spark.whereabouts import ADDRESS
 from ullage_spark.writer import StagedAttempt
 
 MB = 1 << 20

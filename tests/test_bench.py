@@ -102,7 +102,7 @@ def test_the_transports_are_measured(tmp_path: Path) -> None:
     }
     assert {row["target"]["value"] for row in rows if row["target"] and row["unit"] == "x"} >= {0.6, 0.8}
     memory = [row for row in rows if row["unit"] == "MiB" and row["target"]]
-    assert len(memory) == 6
+    assert len(memory) == 8
     assert all(row["met"] for row in memory)
 
 

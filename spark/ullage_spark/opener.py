@@ -6,11 +6,9 @@
 Only what the function makes of it goes through Spark: contents of a whole source would pass the JVM twice.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -28,10 +26,8 @@ from ullage_spark.errors import ContentUnreadable, SparkSourceError
 from ullage_spark.fleet import BUSY_SECONDS, asked_again, flight_of, socket_of
 from ullage_spark.settings import MIB, SourceOptions
 from ullage_spark.tables import NODE
+from ullage_spark.whereabouts import ADDRESS, NO_CLAIM, Whereabouts
 from ullage_spark.workers import begin_task
-
-ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
-"""Where content lies on its node, as the table `flowfiles` has it."""
 
 FOUND_BY: Final = (NODE, *ADDRESS)
 """Columns that rows need, so that their content is found."""
@@ -53,7 +49,6 @@ AHEAD_FILES: Final = 64
 takes as long as reading some MiB. So few that not much is kept from being reclaimed while a slow function works.
 """
 
-NO_CLAIM: Final = -1
 ATTEMPTS: Final = 4
 """A lease may end while a task reads; what was read under it is read again."""
 
@@ -141,51 +136,50 @@ class Opener(Carried):
             node = self.nodes.get(name)
             if node is None:
                 raise SparkSourceError(f"node {name} is not in the fleet that the options name")
-            wanted = _addresses(rows)
+            wanted = Whereabouts.of(rows)
             ahead = self._ahead(node, wanted)
             asked = -1
-            for at, count in self._groups(wanted):
+            for at, count in wanted.groups(self.how.group_bytes, GROUP_ROWS):
                 while asked < at + count:
                     asked = next(ahead, rows.num_rows)
                 # Nothing here holds contents by a name: they are given back when the function has returned, and the
                 # next ones come to lie in the same memory, which is faulted in and partly in the processor's cache.
                 group = rows.slice(at, count)
-                yield from _batches_of(use(group, self._opened(node, group, wanted[at : at + count])))
+                yield from _batches_of(use(group, self._opened(node, group, wanted.part(at, count))))
 
-    def _opened(self, node: FleetNode, group: pa.RecordBatch, wanted: Sequence[Address]) -> list[Any]:
+    def _opened(self, node: FleetNode, group: pa.RecordBatch, wanted: Whereabouts) -> list[Any]:
         return (self._files if self.how.as_files else self._contents)(node, group, wanted)
 
-    def _ahead(self, node: FleetNode, wanted: Sequence[Address]) -> Iterator[int]:
+    def _ahead(self, node: FleetNode, wanted: Whereabouts) -> Iterator[int]:
         """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
         local = socket_of(self.settings, node)
         if local is None:
             return
-        firsts = _first_rows([address[0] for address in wanted])
+        firsts = wanted.first_rows()
         for begin in range(0, len(firsts), AHEAD_FILES):
             end = begin + AHEAD_FILES
             with suppress(UllageError):  # whoever reads asks again, and says what is wrong
-                local.expect([wanted[row] for row in firsts[begin:end]])
+                local.expect(wanted.addresses(firsts[begin:end]))
             yield firsts[end] if end < len(firsts) else len(wanted)
 
-    def _groups(self, wanted: Sequence[Address]) -> Iterator[tuple[int, int]]:
-        """The first row of each group, and how many there are in it."""
-        ends = list(accumulate(address[-1] for address in wanted))
-        first = total = 0
-        while first < len(ends):
-            fit = bisect_right(ends, total + self.how.group_bytes, first, min(first + GROUP_ROWS, len(ends)))
-            end = max(fit, first + 1)
-            yield first, end - first
-            first, total = end, ends[end - 1]
+    def _contents(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[Any]:
+        """Contents in order; of an empty one, which has no claim, no bytes."""
+        local = socket_of(self.settings, node)
+        if local is not None and (runs := where.neighbours()):
+            with suppress(*LEFT_TO_FLIGHT):  # they are asked for one by one, and over Flight
+                contents = local.read_neighbours(runs)
+                if len(contents) == len(where):
+                    return contents
+        return self._one_by_one(local, node, group, where.addresses())
 
-    def _contents(
-        self, node: FleetNode, group: pa.RecordBatch, addresses: Sequence[Address]
+    def _one_by_one(
+        self, local: SocketClient | None, node: FleetNode, group: pa.RecordBatch, addresses: Sequence[Address]
     ) -> list[bytes | str | None]:
-        """Contents in order; of an empty one, which has no claim, no bytes.
+        """The same of contents that lie anywhere.
 
         They are looked for in the order of their addresses: neighbours are read with one call.
         """
         wanted, seals = sorted(each for each in addresses if each[0] != NO_CLAIM), _seals(group, addresses)
-        local = socket_of(self.settings, node)
         found = self._remote(node, wanted, seals) if local is None else self._nearest(local, node, wanted, seals)
         if wanted != addresses:
             order = sorted(range(len(addresses)), key=addresses.__getitem__)  # those without a claim come first
@@ -213,13 +207,12 @@ class Opener(Carried):
             )
         return None
 
-    def _files(
-        self, node: FleetNode, group: pa.RecordBatch, addresses: Sequence[Address]
-    ) -> list[ContentFile | str | None]:
+    def _files(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[ContentFile | str | None]:
         """The contents as files: of a large one, which is alone in its group, a window at a time."""
-        if addresses[0][-1] > self.how.group_bytes:
-            return [self._large(node, addresses[0], _seals(group, addresses))]
-        found = self._contents(node, group, addresses)
+        (first,) = where.addresses([0])
+        if first[-1] > self.how.group_bytes:
+            return [self._large(node, first, _seals(group, [first]))]
+        found = self._contents(node, group, where)
         return [ContentFile(len(each), _nothing_more, each) if isinstance(each, bytes) else each for each in found]
 
     def _large(self, node: FleetNode, address: Address, seals: Seals) -> ContentFile | str | None:
@@ -336,26 +329,8 @@ def _nothing_more(start: int, count: int) -> bytes:
     raise AssertionError(f"{count} bytes from {start} on were asked for, of a content that is all there")
 
 
-def _addresses(rows: pa.RecordBatch) -> list[Address]:
-    """Of an empty content, which has no claim, with NO_CLAIM instead."""
-    columns = (rows.column(name) for name in ADDRESS)
-    filled = (pc.fill_null(column, NO_CLAIM) if column.null_count else column for column in columns)
-    return list(zip(*(column.to_numpy().tolist() for column in filled), strict=True))  # in a third of to_pylist's time
-
-
 def _seals(rows: pa.RecordBatch, addresses: Sequence[Address]) -> Seals:
     """By address; nothing where rows have none, or the node says that they need none."""
     if SEAL not in rows.schema.names or rows.column(SEAL).null_count == rows.num_rows:
         return {}
     return dict(zip(addresses, rows.column(SEAL).to_pylist(), strict=True))
-
-
-def _first_rows(resources: list[int]) -> list[int]:
-    """The first row of each resource claim, in order; of empty contents, which have none, no row."""
-    firsts = []
-    row = 0
-    for number in dict.fromkeys(resources):
-        row = resources.index(number, row)
-        if number != NO_CLAIM:
-            firsts.append(row)
-    return firsts

@@ -48,6 +48,7 @@ UNSHOWN = {
     "content_written_bytes_total": "the write amplification is shown",
     "runs_total": "no series before the first run; what runs gave back is shown",
     "skipped_nodes_total": "a job was told to skip them, and who is missing stands in the events of the repository",
+    "flight_strangers_total": "no series before the first; a line of the log says so once a minute",
     "window_overrides_total": "whoever overrides asked for it, and stands in the audit log",
     "operator_reconcile_seconds": "for diagnosis; outcomes are shown",
     "operator_queue_length": "the same: it empties within a second",

@@ -221,13 +221,13 @@ DRAINS: list[Step | Restart] = [
 ]
 
 ANSWERS: list[Step | Restart] = [
-    *[answered(1), put("a", 50), checkpoint, answered(1), answered(4), maintain(120)],
+    *[answered(1), put("a", 50), checkpoint, answered(1), answered(4), checkpoint],
     wait(2_000),
     answered(7),
     Restart(is_kill=True),
     *[answered(7), answered(10), checkpoint, answered(13)],
     Restart(),
-    *[answered(7), wait(1_600), checkpoint],
+    *[answered(7), wait(1_700), checkpoint],
 ]
 
 STAGES: list[Step | Restart] = [

@@ -262,6 +262,25 @@ def test_a_backup_carries_runs_and_a_restored_repository_answers(workshop: Works
         assert all_told(copy, [*keys("a"), *keys("b")]) == {"answered"}
 
 
+def test_a_backup_keeps_the_runs_that_it_is_about_to_copy(workshop: Workshop, tmp_path: Path) -> None:
+    """Also where their hour is over meanwhile, and a checkpoint lists them no more; the next one removes them."""
+    repository = workshop.make()
+    for name in "ab":
+        answer(repository, *keys(name))
+        repository.checkpoint()
+
+    def forget(_done: int, _total: int) -> None:
+        workshop.clock.advance(KEPT_MILLIS / 1_000)
+        repository.checkpoint()
+
+    report = repository.backup(str(tmp_path / "b"), forget)
+
+    assert report.lost == ()
+    assert len(list((tmp_path / "b" / "runs").iterdir())) == 2
+    repository.checkpoint()
+    assert run_files(workshop) == []
+
+
 def test_a_backup_names_a_run_that_is_gone(workshop: Workshop, tmp_path: Path) -> None:
     """All else is in it; in the restored repository its answers are unknown for their hour."""
     repository = workshop.make()

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import os
+import random
 import threading
 import tracemalloc
 from collections.abc import Callable, Mapping
@@ -16,14 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
+from ullage.client.socket import SocketClient
 from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
 from ullage.wire.tickets import TableTicket
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
+from ullage_spark.errors import ContentUnreadable
 from ullage_spark.fleet import discover, flight_of, socket_of
-from ullage_spark.opener import ADDRESS, AHEAD_FILES, ContentUse, Opener, pickled
+from ullage_spark.opener import AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
+from ullage_spark.whereabouts import ADDRESS
 
 Key = TypeVar("Key")
 
@@ -67,6 +71,51 @@ def test_contents_are_those_of_a_single_node(spark: SparkSession, fleet: Fleet, 
     assert found == at_source == expected(contents)
 
 
+def asked_for(fleet: Fleet) -> tuple[Callable[[ContentUse], Opener], pa.RecordBatch]:
+    """What a task has that opens all contents of node `a`: its opener, of a use, and rows as swap files have them."""
+    settings = SourceOptions.of({"endpoint": fleet.endpoint})
+    node = next(node for node in discover(settings) if node.name == "a")
+    columns = TableTicket(name="flowfiles", columns=["uuid", *ADDRESS])
+    table = flight_of(settings, node).table(columns).read_all().sort_by([(name, "ascending") for name in ADDRESS[:2]])
+    rows = table.combine_chunks().to_batches()[0]
+    rows = rows.append_column("node", pa.array(["a"] * rows.num_rows))
+    return lambda how: Opener(settings, {"a": node}, how), rows
+
+
+def test_small_neighbours_are_cut_out_of_what_is_read_at_once_and_verified(
+    fleet: Fleet, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No address of one is looked at by itself, as long as all read back; then it is said which does not."""
+    random_bytes = random.Random(seed).randbytes
+    contents = [random_bytes(1_000 + number % 7) for number in range(600)]
+    repository = fleet.repository("a")
+    with repository.session() as session:
+        (record, *_) = session.ingest("in", contents)
+        session.commit()
+    opener_of, rows = asked_for(fleet)
+
+    def use(_: pa.RecordBatch, found: list[bytes]) -> pa.RecordBatch:
+        return pa.record_batch([pa.array(found, pa.binary())], names=["content"])
+
+    def opened() -> list[bytes]:
+        made = opener_of(ContentUse(pickled(use), group_bytes=100_000)).run(iter([rows]))
+        return [content for batch in made for content in batch.column("content").to_pylist()]
+
+    with monkeypatch.context() as patched:
+        patched.delattr(SocketClient, "read_born")
+        assert opened() == contents
+    assert record.claim is not None
+    entry = repository.ledger.entry(record.claim.resource)
+    assert entry is not None
+    path = Path(repository.content.path_of(entry.claim))
+    before = path.read_bytes()
+    path.write_bytes(before.replace(contents[300], bytes(len(contents[300]))))
+    with pytest.raises(ContentUnreadable, match="corrupt"):
+        opened()
+    path.write_bytes(before)
+    assert opened() == contents
+
+
 def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
     """Also while it reads the next: twice as many would not be where the processor's cache and warm memory are."""
     group_bytes, size = 2_000_000, 100_000
@@ -75,16 +124,12 @@ def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
         with repository.session() as session:
             session.ingest("in", [bytes(size)] * 20)
             session.commit()
-    settings = SourceOptions.of({"endpoint": fleet.endpoint})
-    node = next(node for node in discover(settings) if node.name == "a")
-    columns = TableTicket(name="flowfiles", columns=["uuid", *ADDRESS])
-    rows = flight_of(settings, node).table(columns).read_all().combine_chunks().to_batches()[0]
-    rows = rows.append_column("node", pa.array(["a"] * rows.num_rows))
+    opener_of, rows = asked_for(fleet)
 
     def use(_: pa.RecordBatch, contents: list[bytes]) -> pa.RecordBatch:
         return pa.record_batch([pa.array([len(contents)], pa.int64())], names=["count"])
 
-    opener = Opener(settings, {"a": node}, ContentUse(pickled(use), group_bytes=group_bytes))
+    opener = opener_of(ContentUse(pickled(use), group_bytes=group_bytes))
     tracemalloc.start()
     try:
         counts = [made.column("count")[0].as_py() for made in opener.run(iter([rows]))]

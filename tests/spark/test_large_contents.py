@@ -26,9 +26,10 @@ from ullage_spark.archive import PART_BYTES, RESTORED_FROM, exported, failures, 
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.fingerprint import Fingerprint
 from ullage_spark.fleet import discover, flight_of, socket_of
-from ullage_spark.opener import ContentUse, Opener, _addresses, pickled, use_of
+from ullage_spark.opener import ContentUse, Opener, pickled, use_of
 from ullage_spark.settings import SourceOptions
 from ullage_spark.sources import BATCH_ROWS, _batches
+from ullage_spark.whereabouts import Whereabouts
 from ullage_spark.writer import Packed
 
 MB = 1 << 20
@@ -138,7 +139,7 @@ def test_an_agent_that_restarts_is_waited_for_amid_a_file(tmp_path: Path) -> Non
         rows = flight_of(settings, node).table(TableTicket(name="flowfiles")).read_all().combine_chunks().to_batches()
         opener = Opener(settings, {node.name: node}, ContentUse(b"", as_files=True))
         assert socket_of(settings, node) is not None
-        (address,) = _addresses(rows[0])
+        (address,) = Whereabouts.of(rows[0]).addresses()
         file = opener._large(node, address, {})
         assert isinstance(file, ContentFile)
         assert file.read(MB) == content[:MB]

@@ -6,7 +6,7 @@ What is read counts only if the connection still stood after the read: `SocketCl
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from struct import unpack_from
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -26,6 +26,30 @@ PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
 
 Address = tuple[int, int, int, int, int, int]
 """Resource claim, offset, length and CRC-32C of a base claim; start and size of a content in it."""
+
+
+class Neighbours(NamedTuple):
+    """Contents that lie one behind the other in a file, each a whole small claim."""
+
+    resource: int
+    offset: int
+    lengths: list[int]
+    crcs: list[int]
+
+
+def read_neighbours(descriptors: Mapping[int, int], runs: Sequence[Neighbours]) -> list[bytes]:
+    """All of them, in order, each verified; as far as the first that does not read back."""
+    contents: list[bytes] = []
+    for resource, offset, lengths, crcs in runs:
+        data = os.pread(descriptors[resource], sum(lengths), offset)
+        at = 0
+        for length, crc in zip(lengths, crcs, strict=True):
+            content = data[at : at + length]
+            if crc32c(content) != crc or len(content) != length:
+                return contents
+            contents.append(content)
+            at += length
+    return contents
 
 
 def read_places(descriptors: Mapping[int, int], places: Sequence[Place]) -> list[bytes]:

@@ -14,7 +14,16 @@ from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
-from ullage.client.descriptors import Address, at_home, one_of_each, pieces, read_born, read_places
+from ullage.client.descriptors import (
+    Address,
+    Neighbours,
+    at_home,
+    one_of_each,
+    pieces,
+    read_born,
+    read_neighbours,
+    read_places,
+)
 from ullage.client.proof import Identity, greet, require_private
 from ullage.client.stream import FrameStream
 from ullage.errors import (
@@ -149,6 +158,15 @@ class SocketClient(Closable):
                     end = next(at for at, address in enumerate(rest) if address[0] not in self._is_home)
                 contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._is_home))  # noqa: B023 - at once
         return contents
+
+    def read_neighbours(self, runs: Sequence[Neighbours]) -> list[bytes]:
+        """The contents of runs, in order, of which no more is asked than `expect` has: as far as the first that does
+        not read back; none where not all of them are known to lie where they were born. Errors of `read`.
+        """
+        with self._lock:
+            if not all(self._is_home.get(run.resource) for run in runs):
+                return []
+            return self._guarded(lambda: read_neighbours(self._descriptors, runs))
 
     def read_all(self, uuids: Sequence[bytes]) -> list[bytes]:
         """Contents of handles, in order. HandleNotFound or HandleDeleted for the first that there is not. A lost

@@ -171,8 +171,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     decoded_seconds: float = 10.0
     """How long a message or an answer waits for such room: longer than a disk takes to store what has it."""
 
-    flight_connections: int = 2_048
-    """Open connections of Arrow Flight; further ones are closed at once. Programs keep one for each process."""
+    flight_connections: int = 4_096
+    """Open connections of Arrow Flight. Programs keep one for each process. gRPC closes further ones at once, so those
+    without an admitted call may have no more than a quarter of what the others leave: of more the oldest ones of the
+    address with most are ended. The rest is room for what comes between two looks (`service/flight/places.py`).
+    """
+
+    flight_call_seconds: float = 30.0
+    """Until a connection's first admitted call. Clients connect when they have one, and ask an API server about a token
+    within seconds.
+    """
 
     flight_ahead_bytes: int = 64 * KIB
     """What gRPC takes of a call, or of a socket at a time, before anybody has asked for it: HTTP/2's own window, below
@@ -188,7 +196,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     flight_idle_seconds: float = 600.0
-    """How long a connection may stand without a call: clients connect anew by themselves."""
+    """How long a connection may stand between two calls: clients connect anew by themselves."""
 
     flight_calls_each: int = 24
     """The same of one principal, so that a quarter is left to the others."""

@@ -117,6 +117,9 @@ class Terms(NamedTuple):
     on_skipped: Callable[[int], None] = lambda _: None
     """Told how many nodes of the fleet a job goes on without."""
 
+    on_strangers: Callable[[int], None] = lambda _: None
+    """Told how many connections over Flight had to go, as they had made no call."""
+
     def acting_for(self, principal: Principal) -> EmbeddedRepository:
         """The repository for whoever asks."""
         return self.actors.of(principal)

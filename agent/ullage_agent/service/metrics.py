@@ -109,6 +109,7 @@ TABLE: Final = (
     Entry("runs_total", COUNTED, "Runs of reclamation that were asked for.", ("outcome",)),
     Entry("window_overrides_total", COUNTED, "Runs that ignored the windows."),
     Entry("skipped_nodes_total", COUNTED, "Nodes of the fleet that jobs went on without, as they told this one."),
+    Entry("flight_strangers_total", COUNTED, "Connections over Flight that had to go, as they had made no call."),
 )
 """Everything that is measured."""
 

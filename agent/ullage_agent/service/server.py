@@ -72,6 +72,7 @@ class Bulk:
         actors: Actors,
         audit: Audit,
         on_skipped: Callable[[int], None],
+        on_strangers: Callable[[int], None],
     ) -> None:
         self._flight: FlightListener | None = None
         self._socket: SocketServer | None = None
@@ -81,7 +82,17 @@ class Bulk:
         """Where each is reached: a URL, and a path."""
 
         terms = Terms(
-            repository, authenticator, limits, listening, self._failed, budget, turns, actors, audit, on_skipped
+            repository,
+            authenticator,
+            limits,
+            listening,
+            self._failed,
+            budget,
+            turns,
+            actors,
+            audit,
+            on_skipped,
+            on_strangers,
         )
         with ExitStack() as stack:
             if listening.flight_port is not None:
@@ -192,7 +203,9 @@ class Server:
 
         served = Served(self.host, authenticator, self.limits, self.metrics, self.budget, self.turns, audit)
         terms = (served.repository, authenticator, self.limits, listening, self.budget, self.turns)
-        self.bulk = await asyncio.to_thread(Bulk, *terms, served.actors, audit, self._nodes_skipped)
+        self.bulk = await asyncio.to_thread(
+            Bulk, *terms, served.actors, audit, self._nodes_skipped, self._strangers_gone
+        )
         guard = make_app(served)
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
@@ -239,6 +252,9 @@ class Server:
 
     def _nodes_skipped(self, count: int) -> None:
         self.metrics.count("skipped_nodes_total", by=count)
+
+    def _strangers_gone(self, count: int) -> None:
+        self.metrics.count("flight_strangers_total", by=count)
 
     def audit_failed(self, lost: int, error: Exception | None) -> None:
         if error is not None:
@@ -362,6 +378,7 @@ def _within_descriptors(limits: Limits) -> Limits:
         limits,
         connections=min(limits.connections, room),
         connections_per_peer=min(limits.connections_per_peer, room // 2),
+        flight_connections=min(limits.flight_connections, room // 4),
         requests=requests,
         requests_each=min(limits.requests_each, requests * 3 // 4),
         requests_per_peer=min(limits.requests_per_peer, requests // 2),

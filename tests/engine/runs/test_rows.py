@@ -122,6 +122,21 @@ def test_a_block_counts_at_its_own_place_only(seed: int, other: dict[str, object
     assert list(salvaged_rows(a_file(strange), "r", 7)) == [LostRows(0, end, "no rows can be read here")]
 
 
+def test_a_block_that_lies_where_another_one_was_is_damage() -> None:
+    """As long as that one, of the same run, and whole."""
+    data = written([RunRow((high, 0), bytes(2_000)) for high in range(9)])
+    first, second, third = memoryview(opened(data).head.ends).cast("Q")
+    assert second - first == third - second == first
+
+    run = opened(data[:first] + data[second:third] + data[first:second] + data[third:])
+
+    assert len(list(run.block(0))) == 3
+    for number in (1, 2):
+        with pytest.raises(BlockDamaged, match=f"block {number} "):
+            run.block(number)
+    assert [type(part) for part in salvaged_rows(a_file(data[:first] + data[second:]), "r", 7)][1:] == [LostRows]
+
+
 def test_every_cut_and_every_flip_of_a_head_is_refused(seed: int) -> None:
     """Nothing is believed of a head that does not verify."""
     data = written(rows_of(random.Random(seed), 60))

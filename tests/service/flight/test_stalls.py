@@ -30,7 +30,8 @@ class Slow:
     def __init__(self, sent: raw.Raw, method: str, *messages: bytes) -> None:
         self.over = threading.Event()
         channel: Any = sent._channel
-        self.call = channel.stream_stream(raw.SERVICE + method)(self._sent(messages), timeout=60)
+        stream = channel.stream_stream(raw.SERVICE + method)
+        self.call = stream(self._sent(messages), metadata=sent._metadata, timeout=60)
 
     def _sent(self, messages: tuple[bytes, ...]) -> Iterator[bytes]:
         yield from messages

@@ -9,7 +9,7 @@ import pytest
 from tests.service.socket.node import Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
-from ullage.client.descriptors import Address
+from ullage.client.descriptors import Address, Neighbours
 from ullage.client.socket import SocketClient
 from ullage.errors import LeaseLost
 from ullage.wire.frames import ClaimKey, Place
@@ -91,10 +91,15 @@ def test_bytes_that_are_not_what_their_checksum_says_are_left(node: Node) -> Non
     rotten[addresses[3][1] : addresses[3][1] + 1_000] = bytes(1_000)
     path.write_bytes(rotten[: addresses[5][1] + 999])
 
+    run = Neighbours(*addresses[0][:2], [each[2] for each in addresses], [each[3] for each in addresses])
     with SocketClient(node.path) as client:
+        assert client.read_neighbours([run]) == []  # nobody has asked for the file
         found = client.read_born(addresses)
-    path.write_bytes(before)
+        as_far_as = client.read_neighbours([run])
+        path.write_bytes(before)
+        assert client.read_neighbours([run, run]) == contents * 2
 
+    assert as_far_as == contents[:1]
     assert found == [contents[0], None, contents[2], None, contents[4], None]
 
 

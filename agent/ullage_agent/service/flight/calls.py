@@ -19,7 +19,9 @@ from ullage.clock import Clock
 from ullage.errors import InvalidArgument, RequestTooLarge, TransferStalled
 from ullage.wire.problems import problem_of
 from ullage_agent.service.access import ANONYMOUS, Principal
+from ullage_agent.service.addresses import bare
 from ullage_agent.service.fairness import Turn
+from ullage_agent.service.flight.strangers import FarEnd
 
 DETAIL_CHARACTERS_MAX: Final = 500
 """An error travels twice in gRPC's headers, of 8 KiB in all, where a character takes up to 12 bytes. A message that
@@ -87,9 +89,15 @@ class FlightCall:
 
     @cached_property
     def peer(self) -> str:
-        """The address of the client: gRPC has it as `ipv4:10.0.0.7:40312` or `ipv6:%5B2001:db8::7%5D:40312`."""
+        """The address of the client."""
+        return self.far_end.address
+
+    @cached_property
+    def far_end(self) -> FarEnd:
+        """The other end of its connection: gRPC has it as `ipv4:10.0.0.7:40312` or `ipv6:%5B2001:db8::7%5D:40312`."""
         place = unquote(str(self._context.peer())).partition(":")[2]
-        return place.rpartition(":")[0].strip("[]")
+        address, _, port = place.rpartition(":")
+        return FarEnd(bare(address.strip("[]")), port)
 
     def header(self, name: str) -> str | None:
         """The first of this name."""

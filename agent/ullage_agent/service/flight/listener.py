@@ -10,6 +10,7 @@ import grpc
 
 from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.flight.calls import Methods
+from ullage_agent.service.flight.places import FlightPlaces
 from ullage_agent.service.flight.server import SERVICE, FlightServer
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import Terms, TlsFiles
@@ -38,6 +39,7 @@ class FlightListener:
         scheme = "grpc" if listening.tls is None else "grpc+tls"
         port = self._listen(f"{listening.host}:{listening.flight_port or 0}")
         self._server.start()
+        self._places = FlightPlaces(port, self.flight.known, limits, terms.repository.clock, terms.on_strangers)
         self.url = f"{scheme}://{listening.host}:{port}"
 
     def renew(self, generation: int) -> None:
@@ -54,6 +56,7 @@ class FlightListener:
 
     def stop(self) -> None:
         """Refuse new calls, let those under way end, release what clients held."""
+        self._places.close()
         self._server.stop(self._terms.limits.stop_seconds).wait()
         self._threads.shutdown()
         self.flight.close()

@@ -36,6 +36,7 @@ from ullage_agent.service.flight.calls import CallEnded, FlightCall
 from ullage_agent.service.flight.ipc import BatchReader, packed_stream
 from ullage_agent.service.flight.messages import pack_action_type, pack_put_result, parse_flight_data
 from ullage_agent.service.flight.notes import CountedSink, Note
+from ullage_agent.service.flight.places import KnownPeers
 from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
@@ -88,6 +89,7 @@ class FlightServer:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._repository = terms.repository
+        self.known = KnownPeers()
         self._snapshots = Snapshots(terms)
         self._stalls = Stalls(terms.repository.clock)
         self._uploads = Uploads(terms.repository.clock)
@@ -123,6 +125,7 @@ class FlightServer:
         call.limit_waits(self._repository.clock, limits.stall_seconds, limits.flight_pause_seconds)
         try:
             call.principal = self._admitted(call)
+            self.known.add(call.far_end)
             note = Note(self._terms.audit, call, name)
             lane = self._streams if name in STREAMS else self._controls
             with note.left(), lane.counted(call.principal), self._stalls.watched(call), self._turns(name, call):
