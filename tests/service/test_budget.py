@@ -6,11 +6,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.service.flight import raw
 from tests.service.flight.peer import MB, Peer
+from tests.service.flight.test_stalls import waiting
 from tests.service.running import Running, document_at, until
 from tests.support import Workshop
 from ullage.errors import QuotaReached, ServiceBusy
@@ -141,6 +144,35 @@ def test_a_batch_waits_for_room_before_it_is_decoded(peer: Peer) -> None:
         assert small.messages
     assert sum(1 for _ in peer.repository.ledger.flow_files()) == 6
     assert budget._total == 0
+
+
+def test_what_a_stream_has_made_counts_while_its_client_takes_nothing(peer: Peer) -> None:
+    """A put finds no room beside it; nothing is held any more once the stream is over."""
+    budget = peer.terms.budget
+    ids = [peer.put({"content": [bytes(MB)]})[0][0].hex() for _ in range(16)]
+    batch = raw.contents_of([bytes(3 * MB)])
+    messages = raw.schema_message(batch.schema), raw.batch_message(batch)
+    with raw.raw(peer.server.url) as sent:
+        channel: Any = sent._channel
+        ticket = raw.ticket(json.dumps({"kind": "get", "handles": ids}).encode())
+        call = channel.stream_stream(raw.SERVICE + "DoGet")(iter([ticket]), timeout=60)
+        until(lambda: waiting(peer, is_sending=True), "the window to be full")
+        assert 3 * MB <= budget._total < 5 * MB
+
+        assert sent.put(*messages).slug == "busy"
+        assert len(list(call)) > 16
+        until(lambda: budget._total == 0, "the room to be given back")
+        assert sent.put(*messages).messages
+
+
+def test_a_stream_waits_for_room_without_having_any(peer: Peer) -> None:
+    """It is refused where there is none in time; what is small needs none."""
+    ids = [peer.put({"content": [bytes(size)]})[0][0].hex() for size in (MB, 10)]
+    with peer.terms.budget.take(ANONYMOUS, 6 * MB):
+        with pytest.raises(pa.ArrowException, match="decoded_bytes"):
+            peer.get(ids[:1])
+        assert peer.get(ids[1:]) == {0: bytes(10)}
+    assert peer.get(ids[:1]) == {0: bytes(MB)}
 
 
 def test_a_body_over_http_waits_for_room_before_it_is_read(tmp_path: Path) -> None:

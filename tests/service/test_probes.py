@@ -1,5 +1,6 @@
 """Probes on a port of their own, and slow connections, which take nobody else's place."""
 
+import selectors
 import socket
 import threading
 from collections.abc import Iterator
@@ -69,6 +70,53 @@ def test_probes_are_answered_while_their_own_port_is_full(running: Running) -> N
     """Who has waited longest loses its place to the probe."""
     with Slow(running.server.urls["health"], 2 * health.CONNECTIONS):
         assert {probed(running, path) for path in ("/healthz", "/readyz") for _ in range(5)} == {200}
+
+
+class Again:
+    """Silent connections of the prober's own address, each opened again as soon as it has been cut off."""
+
+    def __init__(self, url: str, count: int) -> None:
+        split = urlsplit(url)
+        self._place = split.hostname, split.port
+        self._selector = selectors.DefaultSelector()
+        self._is_over = threading.Event()
+        self.cut_off = 0
+        for _ in range(count):
+            self._open()
+        self._thread = threading.Thread(target=self._go_on)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _open(self) -> None:
+        sock = socket.create_connection(self._place, timeout=30)
+        self._selector.register(sock, selectors.EVENT_READ)
+
+    def _go_on(self) -> None:
+        while not self._is_over.is_set():
+            for key, _ in self._selector.select(0.01):
+                self._selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+                self.cut_off += 1
+                self._open()
+
+
+def test_probes_are_answered_beside_a_crowd_of_their_own_address(running: Running) -> None:
+    """Which comes again as it is cut off, as whatever a node masquerades may: each probe failed, and the agent was
+    restarted.
+    """
+    with Again(running.server.urls["health"], 200) as crowd:
+        until(lambda: crowd.cut_off > 150, "the port to be full")
+
+        assert {probed(running, path) for path in ("/healthz", "/readyz") for _ in range(10)} == {200}
 
 
 def test_slow_connections_of_a_peer_take_the_place_of_its_own_alone(running: Running) -> None:

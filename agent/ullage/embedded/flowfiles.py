@@ -13,14 +13,15 @@ import threading
 from array import array
 from binascii import hexlify
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, compress
+from itertools import accumulate, chain, compress, islice
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ullage.embedded.asked import ANY_RECORD, RecordsAsked
+from ullage.engine import paging
 from ullage.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFileRecord, SwapOut, unpack_attributes
 from ullage.engine.snapshots import RepositorySnapshot
 from ullage.wire.matching import RowFilter
@@ -175,7 +176,13 @@ class RecordColumns:
         for piece in pieces:
             found = {name: self._kept.find(piece.place, name) for name in columns}
             if missing := [name for name, column in found.items() if column is None]:
-                for name, column in self._made(piece.read(), piece, missing).items():
+                first, *others = _parts(piece.read(), columns)
+                for part in (first, *others) if others else ():  # too large to be kept
+                    made = self._made(part, piece, columns)
+                    yield pa.record_batch([made[name] for name in columns], schema=schema)
+                if others:
+                    continue
+                for name, column in self._made(first, piece, missing).items():
                     self._kept.keep(piece.place, name, column)
                     found[name] = column
             batch = pa.record_batch([found[name] for name in columns], schema=schema)
@@ -191,14 +198,16 @@ class RecordColumns:
             names = {*columns, *rows.columns}
             known = {name: kept for name in names if (kept := self._kept.find(piece.place, name)) is not None}
             if len(known) < len(names):
-                found = self._chosen_of(piece, columns, rows)
+                for part in _parts(piece.read(), names):
+                    found = self._chosen_of(part, piece, columns, rows)
+                    yield pa.record_batch([found[name] for name in columns], schema=schema)
             else:
                 mask = rows.mask(known.__getitem__, len(known[columns[0]]))
-                found = {name: known[name].filter(mask) for name in columns}
-            yield pa.record_batch([found[name] for name in columns], schema=schema)
+                yield pa.record_batch([known[name].filter(mask) for name in columns], schema=schema)
 
-    def _chosen_of(self, piece: Piece, columns: Sequence[str], rows: RowFilter) -> dict[str, pa.Array]:
-        records = piece.read()
+    def _chosen_of(
+        self, records: Sequence[FlowFileRecord], piece: Piece, columns: Sequence[str], rows: RowFilter
+    ) -> dict[str, pa.Array]:
         looked_at = self._made(records, piece, rows.columns)
         mask = rows.mask(looked_at.__getitem__, len(records))
         left = list(compress(records, mask.to_pylist()))
@@ -220,6 +229,19 @@ class RecordColumns:
                 values = OF_RECORDS[name](records)
             found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
         return found
+
+
+def _parts(records: Sequence[FlowFileRecord], names: Collection[str]) -> list[Sequence[FlowFileRecord]]:
+    """The same, in several parts where their attributes are large and are asked for: a batch is made as a whole."""
+    if "attributes" not in names or sum(len(record.attributes) for record in records) <= paging.PAGE_BYTES:
+        return [records]
+    parts: list[Sequence[FlowFileRecord]] = []
+    at = 0
+    while at < len(records):
+        part, _ = paging.page(islice(records, at, None), ROWS, paging.record_bytes)
+        parts.append(part)
+        at += len(part)
+    return parts
 
 
 def _queues(records: Sequence[FlowFileRecord], queues: Mapping[int, str]) -> Any:

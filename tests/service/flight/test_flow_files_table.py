@@ -274,3 +274,22 @@ def test_a_reader_that_outlasts_its_snapshot_takes_no_room() -> None:
 
     assert over.find("b", "size") is None
     assert [other.find(place, "size") for place in ("a", "b")] == [column, None]
+
+
+def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is made as a whole, and a piece of the table has up to 10,000 rows."""
+    monkeypatch.setattr("ullage.engine.paging.PAGE_BYTES", 25_000)
+    repository = workshop.make()
+    sizes = [10_000, 10_000, 10_000, 60_000, 10, 10]
+    with committing(repository) as session:
+        session.ingest("in", [b""] * 6, [{"text": "t" * size} for size in sizes])
+    with Peer.serving(repository) as peer:
+        snapshot = peer.act("snapshot")[0]["id"]
+        tables = [peer.table("flowfiles", snapshot=snapshot, **more) for more in ({}, {}, {"where": "queue = 'in'"})]
+        small = peer.table("flowfiles", columns=["uuid"], snapshot=snapshot)
+
+    assert sorted(len(dict(row["attributes"])["text"]) for row in tables[0].to_pylist()) == sorted(sizes)
+    assert tables[0] == tables[1] == tables[2]
+    assert tables[0].column("uuid").to_pylist() == small.column("uuid").to_pylist()
+    assert max(batch.nbytes for batch in tables[0].to_batches()) < 62_000
+    assert (len(tables[0].to_batches()) > 2, len(small.to_batches())) == (True, 1)

@@ -132,18 +132,21 @@ class FlightCall:
         if self.turn is not None:
             self.turn.take()
 
-    def breathe(self) -> None:
-        """Amid work of which nothing is sent: others who wait go first. CallEnded if the client is gone."""
+    def rest(self) -> None:
+        """Let others have the turn."""
         if self.turn is not None:
             self.turn.rest()
+
+    def breathe(self) -> None:
+        """Amid work of which nothing is sent: others who wait go first. CallEnded if the client is gone."""
+        self.rest()
         if not self._context.is_active():
             raise CallEnded
         self.work()
 
     def _begin_wait(self, seconds: float, *, is_sending: bool) -> None:
         """From now on it is the client's turn."""
-        if self.turn is not None:
-            self.turn.rest()
+        self.rest()
         self._wait = Wait(self._clock.monotonic() + seconds, seconds, is_sending)
 
     def _end_wait(self) -> None:

@@ -29,8 +29,10 @@ VERSIONS: Final = (3, 4)
 HEADER_BYTES_MAX: Final = 64 << 10
 """Three columns and their metadata take less than 1 KiB."""
 
-SENT_BYTES_MAX: Final = 16 << 20
-"""A batch that is larger goes in several messages: a client may bound what it receives, and each is held thrice."""
+SENT_BYTES_MAX: Final = 4 << 20
+"""A batch that is larger goes in several messages: a client may bound what it receives, and each is held twice, beside
+the batch, until its client has taken it.
+"""
 
 COPIED_BYTES_MAX: Final = 128 << 10
 """A body that is smaller is sooner copied than read by Arrow through a file of Python's."""

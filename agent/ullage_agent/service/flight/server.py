@@ -40,7 +40,7 @@ from ullage_agent.service.flight.places import KnownPeers
 from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
-from ullage_agent.service.limits import DECODED_TIMES, MIB
+from ullage_agent.service.limits import DECODED_TIMES, MIB, SMALL_BYTES
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.uploads import Upload, Uploads
@@ -222,9 +222,25 @@ class FlightServer:
 
     def _get(self, call: FlightCall, note: Note) -> None:
         schema, batches = self._asked_for(call, note)
-        for message in packed_stream(schema, _counted(self._worth_sending(call, batches), note)):
-            call.send(message)
+        sent = _Sent(self._worth_sending(call, batches), note)
+        for message in packed_stream(schema, sent):
+            # It is there twice, and what it was made of once, for as long as its client does not take it.
+            with self._room(call, 2 * len(message) + sent.batch_bytes):
+                call.send(message)
             call.work()
+
+    @contextmanager
+    def _room(self, call: FlightCall, size: int) -> Iterator[None]:
+        """What is large counts beside all else that waits. Who waits for room has none, and keeps no turn."""
+        if size < SMALL_BYTES:
+            yield
+            return
+        room = self._terms.budget.take_now(call.principal, size)
+        if room is None:
+            call.rest()
+            room = self._terms.budget.take(call.principal, size)
+        with room:
+            yield
 
     def _worth_sending(self, call: FlightCall, batches: Iterator[OutgoingBatch]) -> Iterator[OutgoingBatch]:
         """All but batches without rows; of those one now and then, which tells the client that there is work."""
@@ -328,10 +344,20 @@ def _parsed(kind: Any, raw: bytes) -> Any:
         raise InvalidArgument(f"no {kind.__name__} of Flight's: {error}") from error
 
 
-def _counted(batches: Iterator[OutgoingBatch], note: Note) -> Iterator[OutgoingBatch]:
-    for batch in batches:
-        note.bytes += batch.batch.nbytes
-        yield batch
+class _Sent:
+    """The batches of a stream, counted as they are sent."""
+
+    def __init__(self, batches: Iterator[OutgoingBatch], note: Note) -> None:
+        self._batches = batches
+        self._note = note
+        self.batch_bytes = 0
+        """Of the one that is being sent."""
+
+    def __iter__(self) -> Iterator[OutgoingBatch]:
+        for batch in self._batches:
+            self.batch_bytes = batch.batch.nbytes
+            self._note.bytes += self.batch_bytes
+            yield batch
 
 
 def _described(action: FlightAction[Any, Any]) -> str:

@@ -10,12 +10,12 @@ import socket
 import ssl
 import time
 from collections import deque
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 import uvicorn
 
 from ullage_agent.service.addresses import client_of
-from ullage_agent.service.http.crowd import Crowd
+from ullage_agent.service.http.crowd import ENDED_MAX, Crowd
 from ullage_agent.service.limits import Limits
 
 ACCEPTED_MAX: Final = 64
@@ -80,11 +80,27 @@ class Seat:
             self._sock.shutdown(socket.SHUT_RDWR)
 
 
+class Threshold(NamedTuple):
+    """How many wait to be let in, and for how many new ones of a peer another one has to go in a second."""
+
+    waiting_max: int
+    ended_max: int = ENDED_MAX
+
+    @classmethod
+    def of(cls, limits: Limits) -> Self:
+        """That of a listener whose requests take time."""
+        return cls(max(LINES_MIN, limits.connections // LINES_SHARE))
+
+
 async def serve(
-    server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None = None
+    server: uvicorn.Server,
+    sock: socket.socket,
+    limits: Limits,
+    context: ssl.SSLContext | None = None,
+    threshold: Threshold | None = None,
 ) -> None:
     """Run a server whose protocol is `guarded` on a listening socket until it is told to exit; no signal is its own."""
-    door = Door(server, sock, limits, context)
+    door = Door(server, sock, limits, context, threshold or Threshold.of(limits))
     door.open()
     try:
         await server._serve([])  # noqa: SLF001 - `serve` would take the signals
@@ -97,14 +113,19 @@ class Door:
     """Lets in whoever connects to one listening socket, which does not block. All calls come from its event loop."""
 
     def __init__(
-        self, server: uvicorn.Server, sock: socket.socket, limits: Limits, context: ssl.SSLContext | None
+        self,
+        server: uvicorn.Server,
+        sock: socket.socket,
+        limits: Limits,
+        context: ssl.SSLContext | None,
+        threshold: Threshold,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._sock = sock
         self._limits = limits
         self._context = context
-        self._crowd: Crowd[Seat] = Crowd(limits.connections, limits.connections_per_peer)
+        self._crowd: Crowd[Seat] = Crowd(limits.connections, limits.connections_per_peer, ended_max=threshold.ended_max)
         self._welcoming: set[asyncio.Task[None]] = set()
         self._cost = WELCOME_SECONDS if context is None else HANDSHAKE_SECONDS
         self._looked = time.monotonic()
@@ -112,7 +133,7 @@ class Door:
         self._lines: dict[str, deque[tuple[socket.socket, Address]]] = {}
         """Connections that are not let in yet, of each address; the one whose turn is next first."""
 
-        self._count, self._count_max = 0, max(LINES_MIN, limits.connections // LINES_SHARE)
+        self._count, self._count_max = 0, threshold.waiting_max
         self._rest: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None
 

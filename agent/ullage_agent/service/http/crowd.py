@@ -29,9 +29,14 @@ class Crowd(Generic[C]):
     """The connections of one listener, of peers as `client_of` names them. All calls come from its event loop."""
 
     def __init__(
-        self, connections_max: int, per_peer_max: int, monotonic: Callable[[], float] = time.monotonic
+        self,
+        connections_max: int,
+        per_peer_max: int,
+        monotonic: Callable[[], float] = time.monotonic,
+        ended_max: int = ENDED_MAX,
     ) -> None:
         self._monotonic = monotonic
+        self._ended_max = ended_max
         self._ended: dict[str, tuple[int, int]] = {}
         """For how many of a peer another one had to go, and in which second."""
 
@@ -100,7 +105,7 @@ class Crowd(Generic[C]):
             count = 0
             self._ended = {other: found for other, found in self._ended.items() if found[0] == second}
         self._ended[peer] = second, count + 1
-        return count < ENDED_MAX
+        return count < self._ended_max
 
     def _make_room(self, waiting: dict[C, None]) -> bool:
         longest = next(iter(waiting), None)

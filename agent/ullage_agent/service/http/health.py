@@ -13,13 +13,23 @@ from typing import Any, Final
 import uvicorn
 from litestar.types import Receive, Scope, Send
 
-from ullage_agent.service.http.accepting import serve
+from ullage_agent.service.http.accepting import Threshold, serve
 from ullage_agent.service.http.answers import answer
 from ullage_agent.service.http.protocol import configured
 from ullage_agent.service.limits import Limits
 
 CONNECTIONS: Final = 64
 """Few, so that a full listener costs little. A probe gets in all the same, in the place of who has waited longest."""
+
+WAITING_MAX: Final = 512
+"""So many wait to be let in, half of them of one address: beside hundreds that a stranger with the prober's own address
+opens again and again, a probe waits for its turn, and is not turned away.
+"""
+
+ENDED_MAX: Final = 10_000
+"""For as many new connections of an address another one of it has to go in a second: all of them, since a request here
+costs little more than its refusal, and the door lets in as many as a share of the time allows.
+"""
 
 PROBE_SECONDS: Final = 5.0
 """What a probe may take for its headers: as long as the kubelet waits."""
@@ -59,7 +69,7 @@ class Health:
             await asyncio.sleep(BEAT_SECONDS)
 
     def _run(self, sock: socket.socket) -> None:
-        asyncio.run(serve(self._server, sock, self._limits))
+        asyncio.run(serve(self._server, sock, self._limits, threshold=Threshold(WAITING_MAX, ENDED_MAX)))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request: Any = scope
