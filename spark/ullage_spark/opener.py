@@ -163,23 +163,34 @@ class Opener(Carried):
             yield firsts[end] if end < len(firsts) else len(wanted)
 
     def _contents(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[Any]:
-        """Contents in order; of an empty one, which has no claim, no bytes."""
+        """Contents in order; of an empty one, which has no claim, no bytes. Small ones are read in the order of their
+        addresses, those that lie near each other together.
+        """
         local = socket_of(self.settings, node)
-        if local is not None and (runs := where.neighbours()):
-            with suppress(*LEFT_TO_FLIGHT):  # they are asked for one by one, and over Flight
-                contents = local.read_neighbours(runs)
-                if len(contents) == len(where):
-                    return contents
-        return self._one_by_one(local, node, group, where.addresses())
+        near = None if local is None else _near(local, where)
+        if near is None:
+            return self._one_by_one(local, node, _seals(group, where), where.addresses())
+        found, rows = near
+        contents: list[Any] = [None] * len(where)
+        for row, content in zip(rows.tolist(), found, strict=True):
+            contents[row] = content
+        for row, start, end in where.slices(rows):
+            contents[row] = contents[row][start:end]
+        if len(found) < len(where):
+            others = where.others(rows)
+            left = self._one_by_one(local, node, _seals(group, where), where.addresses(others))
+            for row, other in zip(others, left, strict=True):
+                contents[row] = other
+        return contents
 
     def _one_by_one(
-        self, local: SocketClient | None, node: FleetNode, group: pa.RecordBatch, addresses: Sequence[Address]
+        self, local: SocketClient | None, node: FleetNode, seals: Seals, addresses: Sequence[Address]
     ) -> list[bytes | str | None]:
         """The same of contents that lie anywhere.
 
         They are looked for in the order of their addresses: neighbours are read with one call.
         """
-        wanted, seals = sorted(each for each in addresses if each[0] != NO_CLAIM), _seals(group, addresses)
+        wanted = sorted(each for each in addresses if each[0] != NO_CLAIM)
         found = self._remote(node, wanted, seals) if local is None else self._nearest(local, node, wanted, seals)
         if wanted != addresses:
             order = sorted(range(len(addresses)), key=addresses.__getitem__)  # those without a claim come first
@@ -211,7 +222,7 @@ class Opener(Carried):
         """The contents as files: of a large one, which is alone in its group, a window at a time."""
         (first,) = where.addresses([0])
         if first[-1] > self.how.group_bytes:
-            return [self._large(node, first, _seals(group, [first]))]
+            return [self._large(node, first, _seals(group, where))]
         found = self._contents(node, group, where)
         return [ContentFile(len(each), _nothing_more, each) if isinstance(each, bytes) else each for each in found]
 
@@ -329,8 +340,17 @@ def _nothing_more(start: int, count: int) -> bytes:
     raise AssertionError(f"{count} bytes from {start} on were asked for, of a content that is all there")
 
 
-def _seals(rows: pa.RecordBatch, addresses: Sequence[Address]) -> Seals:
+def _near(client: SocketClient, where: Whereabouts) -> tuple[list[bytes], Any] | None:
+    """The claims of the small ones, and their rows; None if all are to be asked for one by one, or over Flight."""
+    runs, rows = where.neighbours()
+    with suppress(*LEFT_TO_FLIGHT):
+        if found := client.read_neighbours(runs):
+            return found, rows
+    return None
+
+
+def _seals(rows: pa.RecordBatch, where: Whereabouts) -> Seals:
     """By address; nothing where rows have none, or the node says that they need none."""
     if SEAL not in rows.schema.names or rows.column(SEAL).null_count == rows.num_rows:
         return {}
-    return dict(zip(addresses, rows.column(SEAL).to_pylist(), strict=True))
+    return dict(zip(where.addresses(), rows.column(SEAL).to_pylist(), strict=True))

@@ -6,7 +6,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ullage.client.descriptors import SMALL_BYTES, WINDOW_BYTES, Address, Neighbours
+from ullage.client.descriptors import GAP_BYTES, SMALL_BYTES, WINDOW_BYTES, Address, Neighbours
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
 """Where content lies on its node, as the table `flowfiles` has it."""
@@ -61,19 +61,52 @@ class Whereabouts:
             yield first, end - first
             first, before = end, int(ends[end - 1])
 
-    def neighbours(self) -> list[Neighbours]:
-        """Runs of what lies side by side, where these are whole small claims, most of them in runs; else none."""
-        resources, offsets, lengths, crcs, _, sizes = self._columns
-        if not len(self) or (sizes != lengths).any() or lengths.min() < 1 or lengths.max() > SMALL_BYTES:
-            return []
-        windows = (lengths.cumsum() - 1) // WINDOW_BYTES
-        is_next = (resources[1:] == resources[:-1]) & (offsets[1:] == offsets[:-1] + lengths[:-1])
-        begins = [0, *((~is_next | (windows[1:] != windows[:-1])).nonzero()[0] + 1).tolist()]
-        if 2 * len(begins) > len(self) + 1:
-            return []
-        ends = [*begins[1:], len(self)]
-        known = resources[begins].tolist(), offsets[begins].tolist(), lengths.tolist(), crcs.tolist()
+    def neighbours(self) -> tuple[list[Neighbours], Any]:
+        """How small claims are read with few calls, and the row of each of them, in the order of their addresses. What
+        is read is the whole claim; see `slices`.
+        """
+        lengths = self._columns[2]
+        small = ((lengths > 0) & (lengths <= SMALL_BYTES)).nonzero()[0]
+        resources, offsets, lengths, crcs = (column[small] for column in self._columns[:4])
+        if not len(small):
+            return [], small
+        ends = offsets + lengths
+        order = offsets.argsort(kind="stable")
+        order = order[resources[order].argsort(kind="stable")]
+        resources, offsets, ends, crcs = (column[order] for column in (resources, offsets, ends, crcs))
+        firsts = _firsts(resources, offsets, ends)
+        stops = [*firsts[1:], len(small)]
+        bases = offsets[firsts].repeat([stop - first for first, stop in zip(firsts, stops, strict=True)])
+        places = zip(resources[firsts].tolist(), offsets[firsts].tolist(), firsts, stops, strict=True)
+        begin, end, crc = (offsets - bases).tolist(), (ends - bases).tolist(), crcs.tolist()
         return [
-            Neighbours(resource, offset, known[2][begin:end], known[3][begin:end])
-            for resource, offset, begin, end in zip(known[0], known[1], begins, ends, strict=True)
-        ]
+            Neighbours(resource, offset, end[stop - 1], begin[first:stop], end[first:stop], crc[first:stop])
+            for resource, offset, first, stop in places
+        ], small[order]
+
+    def slices(self, rows: Any) -> Iterator[tuple[int, int, int]]:
+        """Those of these rows that have a slice of their claim, and where in it that begins and ends."""
+        _, _, lengths, _, starts, sizes = self._columns
+        cut = rows[sizes[rows] != lengths[rows]]
+        return zip(cut.tolist(), starts[cut].tolist(), (starts[cut] + sizes[cut]).tolist(), strict=True)
+
+    def others(self, rows: Any) -> list[int]:
+        """All rows but these."""
+        is_other = self._columns[0] == self._columns[0]
+        is_other[rows] = False
+        found: list[int] = is_other.nonzero()[0].tolist()
+        return found
+
+
+def _firsts(resources: Any, offsets: Any, ends: Any) -> list[int]:
+    """Of claims in the order of their addresses those with which a call begins. One claim may be there several times;
+    of claims that overlap in any other way, which only made up ones do, each has a call of its own.
+    """
+    gaps = offsets[1:] - ends[:-1]
+    is_same = (offsets[1:] == offsets[:-1]) & (ends[1:] == ends[:-1])
+    is_first = (resources[1:] != resources[:-1]) | (gaps > GAP_BYTES) | ((gaps < 0) & ~is_same)
+    steps = offsets[1:] - offsets[:-1]
+    steps[is_first] = 0
+    windows = steps.cumsum() // WINDOW_BYTES
+    is_first[1:] |= windows[1:] != windows[:-1]
+    return [0, *(is_first.nonzero()[0] + 1).tolist()]

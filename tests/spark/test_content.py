@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import itertools
 import os
 import random
 import threading
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
+from ullage.client.descriptors import SMALL_BYTES, WINDOW_BYTES
 from ullage.client.socket import SocketClient
 from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
@@ -27,7 +29,7 @@ from ullage_spark.errors import ContentUnreadable
 from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
-from ullage_spark.whereabouts import ADDRESS
+from ullage_spark.whereabouts import ADDRESS, Whereabouts
 
 Key = TypeVar("Key")
 
@@ -114,6 +116,96 @@ def test_small_neighbours_are_cut_out_of_what_is_read_at_once_and_verified(
         opened()
     path.write_bytes(before)
     assert opened() == contents
+
+
+def with_uuid(rows: pa.RecordBatch, found: list[bytes | str]) -> pa.RecordBatch:
+    """Contents, or in their place what is wrong with them."""
+    contents = [each.encode() if isinstance(each, str) else each for each in found]
+    return pa.record_batch([rows.column("uuid"), pa.array(contents, pa.binary())], names=["uuid", "content"])
+
+
+def test_each_row_gets_its_own_content_whatever_the_order_of_rows(
+    fleet: Fleet, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small ones with gaps between them, slices, a row twice, large and empty ones in one group; a damaged one is the
+    only one that is not read.
+    """
+    chance = random.Random(seed)
+    contents = [chance.randbytes(chance.choice([1, 900, 1_000, 16 << 10])) for _ in range(300)]
+    large = [chance.randbytes(300_000), b"", chance.randbytes((16 << 10) + 1)]
+    repository = fleet.repository("a")
+    with repository.session() as session:
+        made = session.ingest("in", contents)
+        small = {record.id: content for record, content in zip(made, contents, strict=True)}
+        whole = session.write(session.create(), b"first" + b"second")
+        parts = session.split(whole, [5, 6])
+        small |= {parts[0].id: b"first", parts[1].id: b"second"}
+        session.remove(whole)
+        session.transfer_many(parts, "in")
+        others = session.ingest("in", large)
+        session.commit()
+    everything = small | {record.id: content for record, content in zip(others, large, strict=True)}
+    opener_of, rows = asked_for(fleet)
+    uuids = rows.column("uuid").to_pylist()
+
+    def opened(chosen: list[int], **how: bool) -> list[tuple[str, bytes]]:
+        opener = opener_of(ContentUse(pickled(with_uuid), **how))
+        batches = list(opener.run(iter([rows.take(pa.array(chosen))])))
+        return [(row["uuid"], row["content"]) for batch in batches for row in batch.to_pylist()]
+
+    shuffled = chance.choices(range(rows.num_rows), k=2 * rows.num_rows)
+    assert opened(shuffled) == [(uuids[at], everything[uuids[at]]) for at in shuffled]
+    only_small = [at for at in shuffled if uuids[at] in small]
+    harmed = made[150]
+    assert harmed.claim is not None
+    with monkeypatch.context() as patched:
+        patched.delattr(SocketClient, "read_born")
+        assert opened(only_small) == [(uuids[at], small[uuids[at]]) for at in only_small]
+    entry = repository.ledger.entry(harmed.claim.resource)
+    assert entry is not None
+    path = Path(repository.content.path_of(entry.claim))
+    before = path.read_bytes()
+    rotten = bytearray(before)
+    rotten[harmed.claim.offset] ^= 1
+    path.write_bytes(rotten)
+
+    expected = everything | {harmed.id: b"content-corrupt"}
+    chosen = [*shuffled, uuids.index(harmed.id)]
+    assert opened(chosen, tells_problems=True) == [(uuids[at], expected[uuids[at]]) for at in chosen]
+    path.write_bytes(before)
+
+
+def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None:
+    """In any order, several times, with others between them: each is found where it lies, and none is read twice."""
+    chance = random.Random(seed)
+    places = []
+    lengths = [1, 1_000, 5_000] * 50 + [SMALL_BYTES, SMALL_BYTES + 1]
+    for resource in range(3):
+        offset = 0
+        for _ in range(500):
+            places.append((resource, offset, (length := chance.choice(lengths))))
+            offset += length
+    chosen = chance.choices(places, k=3_000)
+    columns = [[*column, -1] for column in zip(*((*each, 7, 0, each[2]) for each in chosen), strict=True)]
+    where = Whereabouts.of(pa.record_batch(list(map(pa.array, columns)), names=list(ADDRESS)))
+
+    runs, rows = where.neighbours()
+
+    found = [
+        (run.resource, run.offset + begin, end - begin)
+        for run in runs
+        for begin, end in zip(run.begins, run.ends, strict=True)
+    ]
+    small = [at for at, (_, _, length) in enumerate(chosen) if length <= SMALL_BYTES]
+    assert (sorted(rows.tolist()), where.others(rows)) == (small, sorted({*range(3_001)} - {*small}))
+    assert found == [chosen[row] for row in rows.tolist()]
+    assert all(run.span == max(run.ends) <= WINDOW_BYTES + 2 * SMALL_BYTES for run in runs)
+    bounds = [(run.resource, run.offset, run.offset + run.span) for run in runs]
+    assert all(after[0] > before[0] or after[1] >= before[2] for before, after in itertools.pairwise(bounds))
+    wanted = sum(length for _, _, length in set(chosen) if length <= SMALL_BYTES)
+    assert sum(run.span for run in runs) < 2 * wanted
+    assert len(runs) < len(found) / 20
+    assert where.part(3_000, 1).neighbours()[0] == []
 
 
 def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:

@@ -19,6 +19,9 @@ SMALL_BYTES: Final = 16 << 10
 WINDOW_BYTES: Final = 256 << 10
 """Small claims read together: so many that the processor still has them when they are verified."""
 
+GAP_BYTES: Final = 8 << 10
+"""What may lie between two small claims that are read with one call: to copy so much costs half of what a call does."""
+
 PIECE_BLOCKS: Final = 4
 """Blocks of a large claim that are read with one call."""
 
@@ -29,26 +32,27 @@ Address = tuple[int, int, int, int, int, int]
 
 
 class Neighbours(NamedTuple):
-    """Contents that lie one behind the other in a file, each a whole small claim."""
+    """Whole small claims that lie near each other in a file: `span` bytes from `offset` on have all of them, and of
+    these bytes each has those from its begin to its end.
+    """
 
     resource: int
     offset: int
-    lengths: list[int]
+    span: int
+    begins: list[int]
+    ends: list[int]
     crcs: list[int]
 
 
 def read_neighbours(descriptors: Mapping[int, int], runs: Sequence[Neighbours]) -> list[bytes]:
-    """All of them, in order, each verified; as far as the first that does not read back."""
+    """All of them, in order, each verified; none if one does not read back."""
     contents: list[bytes] = []
-    for resource, offset, lengths, crcs in runs:
-        data = os.pread(descriptors[resource], sum(lengths), offset)
-        at = 0
-        for length, crc in zip(lengths, crcs, strict=True):
-            content = data[at : at + length]
-            if crc32c(content) != crc or len(content) != length:
-                return contents
-            contents.append(content)
-            at += length
+    for resource, offset, span, begins, ends, crcs in runs:
+        data = os.pread(descriptors[resource], span, offset)
+        found = [data[begin:end] for begin, end in zip(begins, ends, strict=True)]
+        if len(data) != span or list(map(crc32c, found)) != crcs:
+            return []
+        contents += found
     return contents
 
 

@@ -160,8 +160,8 @@ class SocketClient(Closable):
         return contents
 
     def read_neighbours(self, runs: Sequence[Neighbours]) -> list[bytes]:
-        """The contents of runs, in order, of which no more is asked than `expect` has: as far as the first that does
-        not read back; none where not all of them are known to lie where they were born. Errors of `read`.
+        """The contents of runs, in order, of which no more is asked than `expect` has: none where not all of them are
+        known to lie where they were born, or one does not read back. Errors of `read`.
         """
         with self._lock:
             if not all(self._is_home.get(run.resource) for run in runs):

@@ -91,15 +91,18 @@ def test_bytes_that_are_not_what_their_checksum_says_are_left(node: Node) -> Non
     rotten[addresses[3][1] : addresses[3][1] + 1_000] = bytes(1_000)
     path.write_bytes(rotten[: addresses[5][1] + 999])
 
-    run = Neighbours(*addresses[0][:2], [each[2] for each in addresses], [each[3] for each in addresses])
+    begins = [each[1] - addresses[0][1] for each in addresses]
+    ends = [begin + 1_000 for begin in begins]
+    run = Neighbours(*addresses[0][:2], ends[-1], begins, ends, [each[3] for each in addresses])
+    first = Neighbours(*addresses[0][:2], 1_000, begins[:1], ends[:1], [addresses[0][3]])
     with SocketClient(node.path) as client:
         assert client.read_neighbours([run]) == []  # nobody has asked for the file
         found = client.read_born(addresses)
-        as_far_as = client.read_neighbours([run])
+        one, all_ = client.read_neighbours([first]), client.read_neighbours([first, run])
         path.write_bytes(before)
         assert client.read_neighbours([run, run]) == contents * 2
 
-    assert as_far_as == contents[:1]
+    assert (one, all_) == (contents[:1], [])
     assert found == [contents[0], None, contents[2], None, contents[4], None]
 
 
