@@ -22,7 +22,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage_agent.service.addresses import bare
 from ullage_agent.service.flight.calls import FlightCall
 from ullage_agent.service.flight.listener import FlightListener
-from ullage_agent.service.flight.places import LOOK_SECONDS, AcceptedSockets, KnownPeers, pause_after
+from ullage_agent.service.flight.places import LOOK_SECONDS, QUIET_SECONDS, AcceptedSockets, KnownPeers, pause_after
 from ullage_agent.service.flight.strangers import FarEnd, Stander, Strangers, crowding
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.listening import TlsFiles
@@ -299,7 +299,7 @@ def test_a_call_has_the_peer_of_its_connection(told: str, found: FarEnd) -> None
 
 def test_looking_takes_little_of_the_processor_but_what_a_rush_needs() -> None:
     """A fiftieth; a quarter at most where the places would be taken otherwise."""
-    assert pause_after(0.1, 0.0001, 0.0) == LOOK_SECONDS
+    assert pause_after(0.1, 0.0001, 0.0) == QUIET_SECONDS
     assert pause_after(0.1, 0.01, 0.0) == pytest.approx(0.5)
     assert pause_after(0.5, 0.01, 1.0) == pytest.approx(0.25)
     assert pause_after(0.5, 0.1, 100.0) == pytest.approx(0.4)

@@ -23,6 +23,9 @@ from ullage_agent.service.log import TOLD_AGAIN_SECONDS, Sparing, logger
 LOOK_SECONDS: Final = 0.1
 """Between two looks, at least: gRPC lets in some hundreds of connections meanwhile."""
 
+QUIET_SECONDS: Final = 0.25
+"""The same while few connections come: a look of an idle process takes half a millisecond."""
+
 LOOK_SHARE: Final = 0.02
 CROWD_SHARE: Final = 0.25
 """Of a processor, looking takes so much at most: the next look waits for as much longer as the last one took. The
@@ -150,7 +153,7 @@ class FlightPlaces:
         self._thread.join()
 
     def _watch(self) -> None:
-        pause, looked = LOOK_SECONDS, time.monotonic()
+        pause, looked = QUIET_SECONDS, time.monotonic()
         while not self._stopping.wait(pause):
             before, looked = looked, time.monotonic()
             began = time.thread_time()
@@ -207,6 +210,6 @@ def pause_after(elapsed: float, cost: float, rush: float) -> float:
     """Until the next look, in seconds: after so many since the one before, of which this one took the processor for
     `cost`; `rush` is how many came meanwhile, as a share of the places that are free now.
     """
-    unhurried = max(LOOK_SECONDS, cost / LOOK_SHARE)
+    unhurried = max(QUIET_SECONDS, cost / LOOK_SHARE)
     in_time = max(LOOK_SECONDS, cost / CROWD_SHARE, elapsed / (2 * rush) if rush else unhurried)
     return min(unhurried, in_time)
