@@ -13,6 +13,7 @@ from tests.failing_files import FailingFiles
 from tests.support import Workshop, claim_of, committing, content_sizes, put_all
 from tests.threads import in_thread, together
 from ullage.contract import Duration, PunchSettings, Quantity
+from ullage.engine import leases
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action, ContentClaim, FlowFileRecord, LeaseRecord
 from ullage.errors import ClaimGone, ContentReclaimed, LeaseLost, LeaseRefused, UllageError
@@ -354,3 +355,25 @@ def test_a_lease_does_not_grow_over_what_is_gone(repository: Engine) -> None:
     repository.leases.revoke(lease.id)
     with pytest.raises(LeaseLost):
         repository.leases.hold(lease.id, lease.resources)
+
+
+def test_leases_of_one_owner_name_so_many_resource_claims(repository: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All together, of whoever has a quota; one on a snapshot names none, and what is released is room again."""
+    fill(repository)
+    indexes = [entry.claim.index for entry in repository.ledger.entries()]
+    monkeypatch.setattr(leases, "NAMED_MAX", 2 * len(indexes))
+
+    def take(owner: str, resources: list[int]) -> LeaseRecord:
+        return repository.leases.acquire("reader", HOUR, resources, owner=owner, each_max=10)
+
+    first, _ = take("one", indexes), take("one", indexes)
+    with pytest.raises(LeaseRefused, match="name 4 resource claims already, of 4"):
+        take("one", indexes[:1])
+    take("one", [])
+    take("other", indexes)
+    repository.leases.acquire("reader", HOUR, indexes, owner="one")  # who has no quota
+    repository.leases.release(first.id)
+    with pytest.raises(LeaseRefused):
+        take("one", indexes[:1])
+    repository.leases.release(repository.leases.all()[-1].id)
+    assert take("one", indexes[:1]).resources == tuple(indexes[:1])

@@ -27,6 +27,9 @@ Also = Callable[[LeaseRecord], Sequence[Operation]]
 RESOURCES_MAX = 10_000
 """Resource claims one lease may name: more are what a snapshot is for."""
 
+NAMED_MAX = 500_000
+"""Resource claims that all leases of one owner with a quota may name, 40 bytes each: fifty of the largest."""
+
 
 class LeaseManager:
     """All leases of a repository. Thread-safe."""
@@ -68,12 +71,8 @@ class LeaseManager:
                     f"{self._settings.max_count} leases stand already (spec.leases.maxCount): release some, or wait "
                     "for their end"
                 )
-            standing = sum(lease.owner == owner for lease in self._parts.ledger.leases.values())
-            if each_max is not None and standing >= each_max:
-                raise LeaseRefused(
-                    f"{owner} has {standing} leases already, of {each_max} that one principal may have (leases_each): "
-                    "release some, or wait for their end"
-                )
+            if each_max is not None:
+                self._require_room(owner, each_max, len(named))
             now = self._parts.clock.now_millis()
             lease = LeaseRecord(new_uuids(1)[0], holder, named, 0, now, now + duration_millis, holds_files, owner)
             id = self._parts.committer.commit(
@@ -164,6 +163,21 @@ class LeaseManager:
             return self._parts.reader.read(claim, start, size)
         finally:
             self.require(id)  # also where the read failed: without the lease it may, and this says why
+
+    def _require_room(self, owner: str, each_max: int, count: int) -> None:
+        """LeaseRefused if an owner has too many leases for one more on so many resource claims."""
+        standing = [lease for lease in self._parts.ledger.leases.values() if lease.owner == owner]
+        if len(standing) >= each_max:
+            raise LeaseRefused(
+                f"{owner} has {len(standing)} leases already, of {each_max} that one principal may have (leases_each): "
+                "release some, or wait for their end"
+            )
+        named = sum(len(lease.resources) for lease in standing)
+        if named + count > NAMED_MAX:
+            raise LeaseRefused(
+                f"leases of {owner} name {named} resource claims already, of {NAMED_MAX} that those of one principal "
+                "may: release some, or take one on a snapshot"
+            )
 
     def _require_duration(self, duration_millis: int) -> None:
         longest = self._settings.max_duration

@@ -14,7 +14,11 @@ import pyarrow as pa
 from ullage.wire.problems import ProblemDetails
 
 SERVICE = "/arrow.flight.protocol.FlightService/"
-CLIENT_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+CLIENT_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # else all channels to a server would share one connection
+]
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 
 

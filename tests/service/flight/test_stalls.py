@@ -124,8 +124,9 @@ def test_the_server_looks_by_itself(workshop: Workshop) -> None:
 
 def test_streams_take_no_place_of_who_asks_how_the_node_is(peer: Peer) -> None:
     """Nor those who ask a place of a stream: each has as many as there are."""
-    with raw.raw(peer.server.url) as sent:
-        writing = Slow(sent, "DoPut")
+    # The stream has a connection of its own: of one with two calls under way a third would wait at its client.
+    with raw.raw(peer.server.url) as sent, raw.raw(peer.server.url) as sending:
+        writing = Slow(sending, "DoPut")
         until(lambda: waiting(peer), "the stream to be at work")
         assert asked(sent, "DoPut").slug == "busy"
         assert sent.call("DoAction", raw.action("about", b"{}")).status == grpc.StatusCode.OK
