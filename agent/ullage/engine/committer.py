@@ -5,7 +5,7 @@ A checkpoint publishes a snapshot, and what that makes unnecessary goes: old log
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from ullage.clock import Clock
@@ -14,6 +14,7 @@ from ullage.engine.content.reader import ContentReader
 from ullage.engine.content.reserve import Reserves, is_full
 from ullage.engine.content.writer import WriterAdmission
 from ullage.engine.forgotten import Forgotten
+from ullage.engine.keepers import Keepers
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Operation
@@ -46,7 +47,7 @@ class Committer:
         self._clock = clock
         self._log_bytes_max = int(settings.wal_max_bytes)
         self._lock = threading.Lock()
-        self._keepers = 0
+        self._keepers = Keepers(self._lock)
         self._idle = threading.Condition()
         self._checkpoints = 0
         self._is_closed = False
@@ -129,16 +130,9 @@ class Committer:
                 self._checkpoints -= 1
                 self._idle.notify_all()
 
-    @contextmanager
-    def keeping_swaps(self) -> Iterator[None]:
+    def keeping_swaps(self) -> AbstractContextManager[None]:
         """While this lasts, no swap file that a snapshot may name is removed."""
-        with self._lock:
-            self._keepers += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._keepers -= 1
+        return self._keepers.keeping()
 
     def remove_retired_swaps(self, covered: int) -> None:
         """A retired swap file goes once a published snapshot covers its swap-in: until then restore may need it.

@@ -11,11 +11,12 @@ A run counts once a published snapshot lists it, and as long as one does; any ot
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 
 import msgspec
 
 from ullage.engine.files import make_directories
+from ullage.engine.keepers import Keepers
 from ullage.engine.model import RunFile
 from ullage.engine.runs.rows import BlockDamaged, RowBlock, RowRun, RowsHead, RunRow, write_rows
 from ullage.engine.wal.serde import require_serde
@@ -35,7 +36,7 @@ class RunFiles:
         self._files = place.files
         self._lock = threading.Lock()
         self._open: dict[int, RowRun] = {}
-        self._keepers = 0
+        self._keepers = Keepers(self._lock)
 
     def write_run(self, above: int, space: str, newest_millis: int, rows: Iterable[RunRow]) -> RunFile:
         """Write a run and make it and its name durable: only then may a snapshot list it. Its number is above any that
@@ -111,16 +112,9 @@ class RunFiles:
                 with suppress(IsADirectoryError):  # somebody's: no snapshot ever listed it
                     self._files.unlink(self.path(number))
 
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keeping(self) -> AbstractContextManager[None]:
         """While this lasts, no run is removed."""
-        with self._lock:
-            self._keepers += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._keepers -= 1
+        return self._keepers.keeping()
 
     def close(self) -> None:
         """Close the files."""

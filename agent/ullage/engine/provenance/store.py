@@ -14,7 +14,7 @@ Nothing here runs by itself: `step` does what is due, and `MaintenanceRunner` ca
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import msgspec
@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from ullage.contract import OnFull
 from ullage.engine.files import discard_partial, make_directories
+from ullage.engine.keepers import Keepers
 from ullage.engine.model import Operation
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.eventfiles import SUFFIX, EventFiles, Written, encode, why_untellable
@@ -84,7 +85,7 @@ class ProvenanceStore:
         self.event_files = EventFiles(files, root, directories)
         # Reentrant: a backup keeps everything still, and makes the checkpoint that drains.
         self._drain_lock = threading.RLock()
-        self._keepers = 0
+        self._keepers = Keepers(self._drain_lock)
         self.holds = Holds()
         manifest = self._place.read()
         self._is_new = manifest is None
@@ -233,16 +234,9 @@ class ProvenanceStore:
         """Nothing moves to event files meanwhile, but by this thread: they and the next snapshot agree."""
         return self._drain_lock
 
-    @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keeping(self) -> AbstractContextManager[None]:
         """No event file is removed meanwhile."""
-        with self._drain_lock:
-            self._keepers += 1
-        try:
-            yield
-        finally:
-            with self._drain_lock:
-                self._keepers -= 1
+        return self._keepers.keeping()
 
     @property
     def place(self) -> str | None:
