@@ -7,7 +7,9 @@ it lasts: a request of a megabyte that sets an attribute on ten thousand FlowFil
     clear    the session is empty again, and all of the room is given back
 """
 
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from ullage.errors import TransactionTooLarge, UllageError
@@ -47,7 +49,11 @@ class SessionRoom:
         self._held = held
 
     def take_first(self, sizes: Iterable[int]) -> int:
-        """Take room for as many as there is room for; how many. What `take` raises if there is none for the first."""
+        """Take room for as many as there is room for; how many, or more where nothing is bounded. What `take` raises if
+        there is none for the first.
+        """
+        if self._grant is None:
+            return sys.maxsize  # thousands are polled at a time: none is looked at for nothing
         count = 0
         for size in sizes:
             try:
@@ -58,6 +64,17 @@ class SessionRoom:
                 break
             count += 1
         return count
+
+    @contextmanager
+    def taking(self, sizes: Iterable[int]) -> Iterator[None]:
+        """Room for all of them, which is given back if what is to be held does not come to be."""
+        size = 0 if self._grant is None else sum(sizes)
+        self.take(size)
+        try:
+            yield
+        except BaseException:
+            self.take(-size)
+            raise
 
     def clear(self) -> None:
         """Nothing is held any more."""

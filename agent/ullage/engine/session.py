@@ -39,6 +39,7 @@ from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
+    RECORD_BYTES,
     SessionParts,
     Settled,
     Working,
@@ -155,9 +156,11 @@ class ProcessSession:
         `attributes` are for all, or one mapping each. What is ingested can be changed in a later session.
         """
         count = len(contents)
-        packed = packed_attributes(attributes, count)
-        target = self._parts.queues.queue(queue, self._tenant)
-        claims = self._writer.put_many(contents, lifetime)
+        packed = list(packed_attributes(attributes, count))
+        # Before anything is written: what is refused, again and again, would fill files with dead bytes.
+        with self._room.taking(RECORD_BYTES + len(each) for each in packed):
+            target = self._parts.queues.queue(queue, self._tenant)
+            claims = self._writer.put_many(contents, lifetime)
         now = self._parts.clock.now_millis()
         first = self._parts.queues.take_positions(count)
         records = list(
@@ -174,7 +177,6 @@ class ProcessSession:
                 packed,
             )
         )
-        self._room.take(sum(map(bytes_of, records)))
         self._ingested.append((target, records))
         return records
 
@@ -407,11 +409,13 @@ class ProcessSession:
         if source is None:
             return []
         records = self._parts.queues.poll(source, count, wanted)
-        held: list[FlowFileRecord] = []
+        fitting = 0
         try:
-            held = records[: self._room.take_first(map(bytes_of, records))]
+            fitting = self._room.take_first(map(bytes_of, records))
         finally:
-            source.requeue(records[len(held) :])
+            if fitting < len(records):
+                source.requeue(records[fitting:])
+        held = records[:fitting]
         for record in held:
             self._working[record.uuid] = Working(record, record, source)
         return held

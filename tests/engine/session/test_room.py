@@ -1,8 +1,11 @@
 """What a session may hold in memory, where that is bounded: nothing that is refused leaves half of itself."""
 
+import errno
+
 import pytest
 
-from tests.support import Workshop
+from tests.support import Workshop, content_sizes
+from ullage.engine.content.writer import ContentWriter
 from ullage.engine.counters import Counters
 from ullage.engine.engine import Engine
 from ullage.engine.session import ProcessSession
@@ -51,7 +54,13 @@ def test_an_attribute_set_on_everything_is_refused_where_the_room_ends(workshop:
     assert 1 < sum("b" in attributes for attributes in stored.values()) < 12
 
 
-def test_splits_clones_and_what_is_ingested_count_as_what_is_created(workshop: Workshop) -> None:
+def fails(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "the disk is full")
+
+
+def test_splits_clones_and_what_is_ingested_count_as_what_is_created(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each copies the attributes; a commit gives all of the room back."""
     repository = workshop.make()
     with bounded(repository) as session:
@@ -60,10 +69,18 @@ def test_splits_clones_and_what_is_ingested_count_as_what_is_created(workshop: W
             session.split(whole, [1] * 100)
         session.rollback()
         for _ in range(3):
-            session.ingest("out", [b""] * 900)
+            session.ingest("out", [b"x"] * 900)
+            before = content_sizes(workshop.path)
             with pytest.raises(TransactionTooLarge):
-                session.ingest("out", [b""] * 900)
+                session.ingest("out", [b"much more than a file's tail" * 100_000] * 900)
+            assert content_sizes(workshop.path) == before  # nothing was written for it
             session.commit()
+        with monkeypatch.context() as patch:
+            patch.setattr(ContentWriter, "put_many", fails)
+            with pytest.raises(OSError, match="full"):
+                session.ingest("out", [b""] * 900)
+        session.ingest("out", [b""] * 900)  # what came to nothing has no room
+        session.rollback()
         with pytest.raises(TransactionTooLarge):
             [session.create() for _ in range(2_000)]
     assert waiting(repository, "out") == 3 * 900
