@@ -92,7 +92,7 @@ class Whereabouts:
 
     def others(self, rows: Any) -> list[int]:
         """All rows but these."""
-        is_other = self._columns[0] == self._columns[0]
+        is_other = self._columns[0] == self._columns[0]  # each, to begin with
         is_other[rows] = False
         found: list[int] = is_other.nonzero()[0].tolist()
         return found

@@ -34,7 +34,6 @@ from ullage.engine.provenance.shard import SUFFIX
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.session import ProcessSession
 from ullage.errors import CommitOutcomeUnknown, NotARepository, RepositoryExists, RepositoryStopped, UllageError
-from ullage.sessionroom import SessionRoom
 from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Fault
 from ullage.wire.upkeep import CheckReport
 
@@ -327,13 +326,9 @@ class Trial:
         session = repository.session
 
         def sessions(
-            component: str = "",
-            component_type: str = "",
-            depth: int = 1,
-            tenant: str = "",
-            room: SessionRoom | None = None,
+            component: str = "", component_type: str = "", depth: int = 1, *given: Any, **named: Any
         ) -> ProcessSession:
-            made = session(component, component_type, depth + 1, tenant, room)
+            made = session(component, component_type, depth + 1, *given, **named)
             self._require_atomic(made, "commit")
             return made
 

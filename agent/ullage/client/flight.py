@@ -56,7 +56,7 @@ disk that still works.
 """
 
 RECEIVED_BYTES_MAX: Final = 64 << 20
-"""One message: a node sends 16 MiB at a time, and more only where a single row has more."""
+"""One message: a node sends 4 MiB at a time, and more only where a single row has more."""
 
 
 PUT_SCHEMAS: Final = (

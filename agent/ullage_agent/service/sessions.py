@@ -200,10 +200,8 @@ class Sessions:
         in_all, most = sum(each for _, each in held), self._limits.session_bytes
         if in_all + size > most:
             raise ServiceBusy(f"open sessions hold {in_all} bytes of memory, of {most}: end some, or wait")
-        own, share = (
-            sum(each for owner, each in held if owner == principal.name),
-            principal.share(self._limits.session_bytes_each),
-        )
+        own = sum(each for owner, each in held if owner == principal.name)
+        share = principal.share(self._limits.session_bytes_each)
         if share is not None and own + size > share:
             held_now = f"{own} bytes of FlowFiles and attributes in open sessions"
             raise QuotaReached.of(principal.name, held_now, "session_bytes_each", "commit some, or roll them back")
