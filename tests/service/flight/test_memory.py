@@ -4,7 +4,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.hostile import BASE_MEBIBYTES, CONNECTION_KIBIBYTES, grown
+from bench.hostile import CONNECTION_KIBIBYTES, FLIGHT_BASE_MEBIBYTES, grown
 from bench.serving import node
 from ullage.client.flight import FlightClient
 
@@ -22,7 +22,7 @@ def test_connections_without_a_token_cost_a_node_next_to_nothing(tmp_path: Path)
         mebibytes, sent = grown(there.flight, pid, CONNECTIONS, 8 << 20)
 
     assert sent > CONNECTIONS * (64 << 10)  # it did push
-    assert mebibytes < BASE_MEBIBYTES + CONNECTIONS * CONNECTION_KIBIBYTES / 1_024
+    assert mebibytes < FLIGHT_BASE_MEBIBYTES + CONNECTIONS * CONNECTION_KIBIBYTES / 1_024
 
 
 def test_contents_that_are_read_again_and_again_cost_no_new_memory(tmp_path: Path) -> None:
