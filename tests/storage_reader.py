@@ -82,7 +82,7 @@ class StorageReader:
         self.queues: dict[int, list[Any]] = {}
         self.resources: dict[int, list[Any]] = {}
         self.swaps: dict[str, list[Any]] = {}
-        self._runs: dict[int, list[Any]] = {}
+        self._runs: dict[tuple[str, int], list[Any]] = {}
         self._answers: dict[bytes, list[Any]] = {}
         self._records: dict[bytes, list[Any]] = {}
         self._blocks: dict[tuple[int, int], bytes] = {}
@@ -93,12 +93,12 @@ class StorageReader:
 
     def flow_files(self) -> Iterator[ReadFlowFile]:
         """All FlowFiles with their contents verified, those in swap files included."""
+        blocks = self._block_checksums()
         for record in self._records.values():
             if record[1] != STAGED:
-                yield self._flow_file(record, self._blocks)
+                yield self._flow_file(record, blocks)
         for name in self.swaps:
-            records, blocks = self._read_swap(name)
-            for record in records:
+            for record in self._read_swap(name):
                 yield self._flow_file(record, blocks)
 
     def events(self) -> list[tuple[int, str, str]]:
@@ -116,9 +116,8 @@ class StorageReader:
     def answers(self) -> dict[bytes, bytes]:
         """The answers to requests by the digests of their keys, the latest of each: what runs hold, and the log."""
         found: dict[bytes, bytes] = {}
-        for number in sorted(self._runs):
-            for _, value in self._run(self._runs[number]):
-                found |= {answer[1]: answer[3] for answer in msgspec.msgpack.decode(value)}
+        for _, value in self._rows("answers"):
+            found |= {answer[1]: answer[3] for answer in msgspec.msgpack.decode(value)}
         return found | {key: answer[2] for key, answer in self._answers.items()}
 
     def indexed(self, field: str) -> list[tuple[int, int]]:
@@ -234,8 +233,10 @@ class StorageReader:
             tag, fields = operation[0], operation[1:]
             if tag in (1, 2, 3):
                 self._change(tag, fields)
-            elif tag in (4, 5, 25, 30):
-                kept: dict[int, Any] = {4: self.queues, 5: self.resources, 25: self._answers, 30: self._runs}
+            elif tag == 30:
+                self._runs[fields[1], fields[0]] = fields
+            elif tag in (4, 5, 25):
+                kept: dict[int, Any] = {4: self.queues, 5: self.resources, 25: self._answers}
                 kept[tag][fields[0]] = fields
             elif tag == 6:
                 self.resources.pop(fields[0], None)
@@ -284,21 +285,29 @@ class StorageReader:
             return
         del self.swaps[name]
         if tag == 10:
-            records, blocks = self._read_swap(name)
-            self._blocks.update(blocks)
-            self._records.update((record[0], record) for record in records)
+            self._records.update((record[0], record) for record in self._read_swap(name))
 
-    def _read_swap(self, name: str) -> tuple[list[list[Any]], dict[tuple[int, int], bytes]]:
+    def _read_swap(self, name: str) -> list[list[Any]]:
         _, blocks = _record_file(self.root / "swap" / name, b"ULLAGESF", self.repository)
         operations = [operation for block in blocks for operation in block]
-        records = [operation[1:] for operation in operations if operation[0] == 1]
-        crcs = {(operation[1], operation[2]): operation[3] for operation in operations if operation[0] == 7}
-        return records, crcs
+        _require(all(operation[0] == 1 for operation in operations), f"what swap file {name} holds")
+        return [operation[1:] for operation in operations]
+
+    def _block_checksums(self) -> dict[tuple[int, int], bytes]:
+        """By resource claim and offset: what the log and the snapshot say themselves before any run."""
+        rows = {struct.unpack(">QQ", key): crcs for key, crcs in self._rows("blocks")}
+        return {(resource, offset): crcs for (resource, offset), crcs in rows.items() if crcs} | self._blocks
+
+    def _rows(self, space: str) -> Iterator[tuple[bytes, bytes]]:
+        """Key and value of each row of a key space, older ones first."""
+        listed = [run for run in self._runs.values() if run[1] == space]
+        for run in sorted(listed, key=lambda run: run[8]):
+            yield from self._run(run)
 
     def _run(self, listed: list[Any]) -> Iterator[tuple[bytes, bytes]]:
         """Key and value of each row of a run that is listed, in order."""
         number, space, rows, length, crc, first, last = listed[:7]
-        path = self.root / "flowfile" / "runs" / f"{number:020}.run"
+        path = self.root / "flowfile" / "runs" / space / f"{number:020}.run"
         data = path.read_bytes()
         head_length, head_crc, magic = struct.unpack("<II8s", data[-16:])
         body = data[-16 - head_length : -16]
@@ -313,7 +322,7 @@ class StorageReader:
         _require(ends[-1] == len(data) - 16 - head_length, f"end of the blocks of {path}")
         found: list[tuple[bytes, bytes]] = []
         for start, end, count, fence in zip([0, *ends], ends, counts, fences, strict=False):
-            block = list(self._run_block(number, data[start:end], start))
+            block = list(self._run_block(space, number, data[start:end], start))
             _require(len(block) == count and block[0][0] == fence, f"block at {start} of {path}")
             found += block
         keys = [key for key, _ in found]
@@ -322,10 +331,10 @@ class StorageReader:
         _require(head["filter"] == b"".join(key[:-3:-1] for key in keys), f"filter of {path}")
         yield from found
 
-    def _run_block(self, number: int, data: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
+    def _run_block(self, space: str, number: int, data: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
         magic, rows, length, crc = struct.unpack_from("<4sIII", data)
         columns = data[16:]
-        covered = self.repository.encode() + struct.pack("<QQ", number, offset) + data[:12] + columns
+        covered = (self.repository + space).encode() + struct.pack("<QQ", number, offset) + data[:12] + columns
         _require((magic, len(columns), crc32c(covered)) == (b"ULLb", length, crc), f"block at {offset} of run {number}")
         high, low = struct.unpack_from(f"<{rows}Q", columns), struct.unpack_from(f"<{rows}Q", columns, 8 * rows)
         ends = struct.unpack_from(f"<{rows}I", columns, 16 * rows)

@@ -86,14 +86,10 @@ def as_read(repository: Engine, record: FlowFileRecord) -> ReadFlowFile:
 
 
 def seen_by_the_engine(repository: Engine) -> list[ReadFlowFile]:
-    """All FlowFiles, handles and swapped ones. Swapped ones are brought back first: only then can all be read."""
+    """All FlowFiles, handles and swapped ones."""
     records = [record for record in repository.ledger.flow_files() if record.queue != model.STAGED_QUEUE]
     for name in list(repository.ledger.swaps):
-        content = repository.swap_files.read(name)
-        for blocks in content.blocks:
-            with repository.ledger.lock:
-                repository.ledger.blocks[blocks.resource % 256][blocks.resource, blocks.offset] = blocks
-        records.extend(content.records)
+        records.extend(repository.swap_files.read(name).records)
     return sorted(as_read(repository, record) for record in records)
 
 
@@ -123,8 +119,9 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         events = [(event.sequence, event.type.name, event.flow_file) for event in history(repository)]
         archived = [entry.claim for entry in repository.ledger.entries() if entry.claim.archived_millis]
         moved = [entry for entry in repository.ledger.entries() if entry.relocation is not None]
-        answers = {answer.key: answer.answer for answer in repository.answers.all()}
+        answers = {answer.key: answer.answer for answer in repository.spaces.answers.all()}
         assert repository.ledger.answers.runs()
+        assert repository.ledger.blocks.runs()
         assert repository.ledger.answers.all()
 
     assert read_now == seen

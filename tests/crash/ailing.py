@@ -10,7 +10,7 @@ import msgspec
 
 from tests.support import careless
 from ullage.engine.engine import Engine
-from ullage.engine.ledger.swap import blocks_of, summarize
+from ullage.engine.ledger.swap import summarize
 from ullage.engine.model import ContentClaim, FlowFileRecord, Operation, SetAside, new_uuids
 
 AILING = b"ailing "
@@ -75,7 +75,7 @@ def swap_out_ailing(repository: Engine, queue: str) -> None:
         summary = summarize(batch, target.definition, batch[0].entry_millis)
         swap_out = msgspec.structs.replace(summary, uuids=b"".join(each.uuid for each in batch))
         with careless():
-            repository.queues._write_file(summary, batch, blocks_of(repository.ledger, batch), [*batch, swap_out])
+            repository.queues._write_file(summary, batch, [*batch, swap_out])
         target._count += len(batch)
         target._bytes += summary.size_bytes
         target.swapped_out(summary)

@@ -63,13 +63,13 @@ def is_out_of_reach(repository: Engine) -> bool:
     return files.exists(_ASIDE) or files.exists(STRANGER) or (container is not None and container.is_forgotten)
 
 
-def content_of(repository: Engine, record: FlowFileRecord, crcs: bytes | None) -> bytes:
+def content_of(repository: Engine, record: FlowFileRecord) -> bytes:
     """The content of a FlowFile; of one whose volume is away what a process would read that still has the file open."""
     claim = record.claim
     if claim is None:
         return b""
     try:
-        return repository.reader.read(claim, record.start, record.size, crcs)
+        return repository.reader.read(claim, record.start, record.size)
     except VolumeAway:
         entry = repository.ledger.entry(claim.resource)
         assert entry is not None, f"FlowFile {record.id} points at nothing"

@@ -23,8 +23,9 @@ from tests.crash.ailing import AILING, ailing_of, is_ailing, read_ailing
 from tests.crash.away import content_of, mount
 from tests.crash.history import EVENTS, History, history_after, history_of
 from tests.crash.model import left_of_closed_writes, mixed
+from tests.crash.specs import Restart
 from tests.crash.steps import forget, put
-from tests.crash.workloads import INIT, Restart, Workload
+from tests.crash.workloads import INIT, Workload
 from tests.support import ManualClock, abandon, collect_now_and_then
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.engine import Engine
@@ -110,18 +111,13 @@ def state_of(repository: Engine) -> State:
     """All FlowFiles and handles, swapped ones included, with queue, attributes and content, and their history."""
     found: State = {}
     records = list(repository.ledger.flow_files())
-    crcs = {}
     for name in sorted(repository.ledger.swaps):
-        content = repository.swap_files.read(name)
-        records.extend(content.records)
-        crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
+        records.extend(repository.swap_files.read(name).records)
     left = left_of_closed_writes(repository)
     for record in records:
         if is_ailing(record) or (record.queue == STAGED_QUEUE and record.uuid in left):
             continue
-        claim = record.claim
-        place = None if claim is None else (claim.resource, claim.offset)
-        content_bytes = content_of(repository, record, None if place is None else crcs.get(place))
+        content_bytes = content_of(repository, record)
         assert record.uuid not in found, f"FlowFile {record.id} exists twice"
         found[record.uuid] = (
             record.queue,
@@ -133,7 +129,7 @@ def state_of(repository: Engine) -> State:
         )
     for each in ailing_of(repository):
         found[AILING + each.uuid] = (read_ailing(repository, each),)
-    for answer in repository.answers.all():
+    for answer in repository.spaces.answers.all():
         found[ANSWER + answer.key] = (answer.request, answer.answer, answer.millis)
     for write in repository.ledger.writes.operations():
         if isinstance(write, StagedWrite):

@@ -23,8 +23,8 @@ from typing import Any
 from tests.crash.away import ASIDE, CONTAINER, STRANGER, VOLUME, is_out_of_reach
 from tests.crash.explore import SEED, some_images
 from tests.crash.model import State, records_of, state_after
-from tests.crash.specs import SPEC
-from tests.crash.workloads import Restart, Workload
+from tests.crash.specs import SPEC, Restart
+from tests.crash.workloads import Workload
 from tests.support import ManualClock, abandon, collect_now_and_then, event_store
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.content.containers import IDENTITY
@@ -404,7 +404,8 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
-    needed |= {repository.answers.files.path(run.number) for run in repository.ledger.answers.runs()}
+    runs = (*repository.ledger.answers.runs(), *repository.ledger.blocks.runs())
+    needed |= {repository.spaces.path(run) for run in runs}
     # A write that nobody acknowledged may have left a file on a container that was taken away since, or is away now.
     marked = {
         os.path.dirname(path) + "/" for path in files.image().files if os.path.basename(path) in (IDENTITY, ASIDE)

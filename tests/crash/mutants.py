@@ -1,4 +1,4 @@
-"""Take one sync out of the engine at a time, or let two steps change places: the crash exploration is to find it.
+"""Take one sync out of the engine at a time, or let it do a step too early: the crash exploration is to find it.
 
 `python -m tests.crash.mutants` finds every call of `sync` and `sync_directory` in the engine by walking its syntax
 tree, so that a new one cannot be forgotten. Each is left out in a copy of the package. First come the states right
@@ -39,8 +39,10 @@ NEAR_MOMENTS = 30
 NEAR_MISSES = 3
 """Misses explored so closely, of each workload."""
 
-TESTS = ("tests/crash/test_power_loss.py",)
-"""Paths that no workload can take: they begin with files that somebody else has changed."""
+TESTS = ("tests/crash/test_power_loss.py", "tests/engine/runs/test_merged_rows.py")
+"""Paths that no workload can take, since they begin with files that somebody else has changed; and what costs nobody
+anything that a workload could miss, yet.
+"""
 
 
 class Shares(NamedTuple):
@@ -102,10 +104,32 @@ HURRIES = (
 """What a snapshot makes unnecessary is needed until its rename."""
 
 
+class Slip(NamedTuple):
+    """A line that says something else in the mutant."""
+
+    path: Path
+    right: str
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.wrong.strip()} for {self.right.strip()}"
+
+
+RUN_FILES = Path("engine", "ledger", "runfiles.py")
+SLIPS = (
+    Slip(Path("engine", "runs", "mergedrows.py"), "(value or not has_oldest)", "value"),
+    Slip(RUN_FILES, "kept = self._listed | self._writing\n", f"kept = frozenset({MISSED}() or self._writing)\n"),
+    Slip(RUN_FILES, "kept |= self._counting()\n", f"kept |= frozenset({MISSED}() or ())\n"),
+)
+"""A deletion that goes while older runs have what it hides; runs that leave the disk before the rename of the snapshot
+that does without them, or after a merge before the one that lists them.
+"""
+
+
 class Verdict(NamedTuple):
     """What became of a mutant: who found it, or "" if nobody did, and what they said."""
 
-    mutant: Sync | Hurry | None
+    mutant: Sync | Hurry | Slip | None
     killer: str
     said: str
     seconds: float
@@ -150,7 +174,13 @@ def hurried(source: str, hurry: Hurry) -> str:
     return source.replace(hurry.later, "").replace(hurry.first, f"        {MISSED}()\n{hurry.later}{hurry.first}")
 
 
-def judge(mutant: Sync | Hurry | None) -> Verdict:
+def slipped(source: str, slip: Slip) -> str:
+    """The module with the other line."""
+    assert source.count(slip.right) == 1, f"{slip} is not what it was"
+    return source.replace(slip.right, slip.wrong)
+
+
+def judge(mutant: Sync | Hurry | Slip | None) -> Verdict:
     """Explore a copy of the package with this change, or with none: else every mutant would seem to be killed."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ullage-mutant-") as folder:
@@ -159,6 +189,9 @@ def judge(mutant: Sync | Hurry | None) -> Verdict:
         if isinstance(mutant, Sync):
             mutated = copy / mutant.path
             mutated.write_bytes(without(mutated.read_bytes(), mutant))
+        elif isinstance(mutant, Slip):
+            mutated = copy / mutant.path
+            mutated.write_text(slipped(mutated.read_text(encoding="utf-8"), mutant), encoding="utf-8")
         elif mutant is not None:
             mutated = copy / mutant.path
             mutated.write_text(hurried(mutated.read_text(encoding="utf-8"), mutant), encoding="utf-8")
@@ -240,10 +273,12 @@ def _failing_test() -> str:
 
 
 def main() -> int:
-    """Judge every sync of the engine, and every hurry; 1 if one survives."""
+    """Judge every sync of the engine, every hurry and every slip; 1 if one survives."""
     began = time.monotonic()
-    mutants = (*find_syncs(), *HURRIES)
-    print(f"{len(mutants) - len(HURRIES)} syncs in the engine, {len(HURRIES)} hurries, seed {SEED}", flush=True)
+    syncs = find_syncs()
+    mutants = (*syncs, *HURRIES, *SLIPS)
+    others = f"{len(HURRIES)} hurries, {len(SLIPS)} slips"
+    print(f"{len(syncs)} syncs in the engine, {others}, seed {SEED}", flush=True)
     survivors: list[Verdict] = []
     intact = True
     with ThreadPoolExecutor(PROCESSES) as pool:

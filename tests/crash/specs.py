@@ -1,5 +1,7 @@
 """The specs under which workloads run: small, so that few steps come through everything."""
 
+from dataclasses import dataclass
+
 import msgspec
 
 from tests.crash.steps import KB
@@ -39,6 +41,14 @@ SPEC = ContentRepositorySpec(
         punch=PunchSettings(min_run=Quantity(4 * KB)),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Restart:
+    """The repository is opened again, under another spec if there is one; killed first, or closed."""
+
+    is_kill: bool = False
+    spec: ContentRepositorySpec | None = None
 
 
 def spec_with(**sections: object) -> ContentRepositorySpec:

@@ -2,10 +2,10 @@
 
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
+from tests.crash.leaving import ANSWERS, BLOCKS
 from tests.crash.specs import (
     DRAINED,
     ISOLATED,
@@ -15,6 +15,7 @@ from tests.crash.specs import (
     SPEC,
     THREE_PARTITIONS,
     TWO_CONTAINERS,
+    Restart,
     spec_with,
 )
 from tests.crash.steps import (
@@ -71,14 +72,6 @@ from ullage.contract import ContentRepositorySpec, HostPath
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action, EventType
 from ullage.engine.salvaging import salvage
-
-
-@dataclass(frozen=True)
-class Restart:
-    """The repository is opened again, under another spec if there is one; killed first, or closed."""
-
-    is_kill: bool = False
-    spec: ContentRepositorySpec | None = None
 
 
 def restore(repository: Engine, clock: ManualClock) -> None:
@@ -165,7 +158,7 @@ ERRORS: list[Step | Restart] = [
     answered(1),
     broken(checkpoint, fails("write", "*.run")),
     broken(checkpoint, fails("sync", "*.run"), fails("unlink", "*.run")),
-    broken(checkpoint, fails("sync_directory", "*/runs")),
+    broken(checkpoint, fails("sync_directory", "*/runs/*")),
     broken(checkpoint, fails("write", "*/snapshot.partial")),
     answered(4),
     broken(put("a", *[30 + n for n in range(6)]), fails("write", "*.swap"), fails("unlink", "*.swap")),
@@ -218,16 +211,6 @@ DRAINS: list[Step | Restart] = [
     *[rollover, index],
     *[wait(100), retain, index],
     put("a", 30),
-]
-
-ANSWERS: list[Step | Restart] = [
-    *[answered(1), put("a", 50), checkpoint, answered(1), answered(4), checkpoint],
-    wait(2_000),
-    answered(7),
-    Restart(is_kill=True),
-    *[answered(7), answered(10), checkpoint, answered(13)],
-    Restart(),
-    *[answered(7), wait(1_700), checkpoint],
 ]
 
 STAGES: list[Step | Restart] = [
@@ -487,6 +470,7 @@ WORKLOADS = {
         Workload("set-aside records", AILS),
         Workload("volumes", VOLUMES, TWO_CONTAINERS),
         Workload("answers", ANSWERS),
+        Workload("blocks", BLOCKS),
         Workload("stages", STAGES),
         Workload("feeds", FEEDS),
         Workload("drains", DRAINS, DRAINED),

@@ -46,7 +46,7 @@ def all_told(repository: Engine, keys: Sequence[bytes]) -> set[str]:
 
 
 def run_files(workshop: Workshop) -> list[Path]:
-    return sorted((workshop.path / "flowfile" / "runs").iterdir())
+    return sorted((workshop.path / "flowfile" / "runs" / "answers").iterdir())
 
 
 def block_ends(answers: AnswerRuns, run: RunFile) -> list[int]:
@@ -72,7 +72,7 @@ def test_answers_leave_memory_and_snapshot_with_a_checkpoint(workshop: Workshop,
     assert all_told(repository, keys("nobody")) == {"new"}
     assert len(repository.ledger.answers) == 3 * COUNT
     assert workshop.repository.log.snapshot_bytes < small + 500
-    assert [answer.key for answer in repository.answers.all()] == [
+    assert [answer.key for answer in repository.spaces.answers.all()] == [
         *(key for name in ("first", "second") for key in sorted(keys(name))),
         *(keys("third") if how != "crash" else sorted(keys("third"))),
     ]
@@ -122,13 +122,13 @@ def test_a_key_in_a_damaged_block_is_refused_and_all_others_are_served(workshop:
     answer(repository, *keys("a")[:1], *keys("b"))
     repository.checkpoint()
     run = repository.ledger.answers.runs()[1]
-    opened = repository.answers.files.run(run)
+    opened = repository.spaces.answers.files.run(run)
     places = {key: int.from_bytes(key[:8], "big") for key in keys("b")}
     damaged = opened.block_of((places[keys("b")[0]], int.from_bytes(keys("b")[0][8:16], "big")))
     assert damaged is not None
-    lost = {each.key for row in opened.block(damaged) for each in repository.answers._answers(run, row.value, 0)}
+    lost = {each.key for row in opened.block(damaged) for each in repository.spaces.answers._answers(run, row.value, 0)}
     assert 5 < len(lost) < COUNT / 2
-    offset = block_ends(repository.answers, run)[damaged] + 100
+    offset = block_ends(repository.spaces.answers, run)[damaged] + 100
     workshop.close()
     flip(run_files(workshop)[1], offset)
 
@@ -195,7 +195,7 @@ def test_damage_is_over_when_the_run_is(workshop: Workshop, repository: Engine) 
     """After its hour nobody is refused, and nothing is left to be given up."""
     answer(repository, *keys("a"))
     repository.checkpoint()
-    repository.answers.files.close()
+    repository.spaces.answers.files.close()
     cut(run_files(workshop)[0], 50)
     assert all_told(repository, keys("a")) == {"unknown"}
 
@@ -286,7 +286,7 @@ def test_a_backup_names_a_run_that_is_gone(workshop: Workshop, tmp_path: Path) -
     repository = workshop.make()
     answer(repository, *keys("a"))
     repository.checkpoint()
-    repository.answers.files.close()
+    repository.spaces.answers.files.close()
     run_files(workshop)[0].unlink()
     workshop.expects_problems = True
 
@@ -306,7 +306,7 @@ def test_a_salvage_takes_every_answer_that_proves_itself(workshop: Workshop, tmp
     for name in "abc":
         answer(repository, *keys(name))
         repository.checkpoint()
-    ends = block_ends(repository.answers, repository.ledger.answers.runs()[0])
+    ends = block_ends(repository.spaces.answers, repository.ledger.answers.runs()[0])
     workshop.close()
     first, second, _ = run_files(workshop)
     flip(first, ends[1] + 20)
@@ -331,7 +331,7 @@ def test_memory_and_disk_of_answers_are_bounded() -> None:
     for number in range(20):
         remembered.add(Answer(bytes([number]), b"", b"", 0), number + 1)
     assert remembered.is_large
-    runs = [RunFile(number, "answers", 1, 400, 0, bytes(16), bytes(16), 0) for number in (1, 2, 3)]
+    runs = [RunFile(number, "answers", 1, 400, 0, bytes(16), bytes(16), 0, number) for number in (1, 2, 3)]
 
     frozen, _ = remembered.freeze()
     assert [answer.key[0] for answer in frozen] == list(range(20))
@@ -392,5 +392,5 @@ def test_the_reserve_has_room_for_the_next_run(workshop: Workshop, repository: E
 
 
 def _blocks(repository: Engine) -> list[object]:
-    files = repository.answers.files
+    files = repository.spaces.answers.files
     return [block for run in repository.ledger.answers.runs() for block in files.blocks(run)]

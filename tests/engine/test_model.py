@@ -85,7 +85,7 @@ SAMPLES: list[tuple[int, Any]] = [
     ),
     (23, LeaseRecord(A, "reader", (1, 2), 7, 1_000, 2_000, holds_files=True)),
     (24, LeaseEnd(A)),
-    (30, RunFile(7, "answers", 2, 300, 5, b"a" * 16, b"b" * 16, 1_000, b"\0\0\0\0")),
+    (30, RunFile(7, "answers", 2, 300, 5, b"a" * 16, b"b" * 16, 1_000, 7, b"\0\0\0\0")),
     (25, Answer(b"k" * 32, b"r" * 32, b"{}", 1_000, 7)),
     (26, StagedWrite(A, 3, "spark", 1, 0, 1_000, 2_000, B, b"{}")),
     (27, Staged(A, B, 1, A + B)),

@@ -63,7 +63,7 @@ def read(data: bytes) -> None:
 
 def salvaged(data: bytes) -> None:
     """All of it is told once, as rows or as lost."""
-    parts = list(salvaged_rows(opened(data), "r", 1))
+    parts = list(salvaged_rows(opened(data), "r", "a", 1))
     lost = [part for part in parts if isinstance(part, LostRows)]
     assert all(part.length > 0 and part.offset + part.length <= len(data) for part in lost)
     assert sum(len(part) for part in parts if not isinstance(part, LostRows)) <= 90 or lost
@@ -81,7 +81,7 @@ def sealed_block(data: bytes, changes: list[Edit]) -> bytes:
     length = struct.unpack_from("<4sIII", data)[2]
     columns = (edited(data[BLOCK_HEAD : BLOCK_HEAD + length], changes) + bytes(length))[:length]
     begin = data[: BLOCK_HEAD - 4]
-    covered = b"r" + struct.pack("<QQ", 1, 0) + begin + columns
+    covered = b"ra" + struct.pack("<QQ", 1, 0) + begin + columns
     return begin + struct.pack("<I", crc32c(covered)) + columns + data[BLOCK_HEAD + length :]
 
 

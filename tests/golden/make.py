@@ -76,7 +76,7 @@ def describe(repository: Engine) -> dict[str, Any]:
             for claim in sorted(resources, key=lambda claim: claim.index)
         },
         "index_ceiling": repository.ledger.index_ceiling,
-        "answers": {answer.key.hex(): answer.answer.decode() for answer in repository.answers.all()},
+        "answers": {answer.key.hex(): answer.answer.decode() for answer in repository.spaces.answers.all()},
     }
 
 

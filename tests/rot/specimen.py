@@ -152,21 +152,16 @@ def shown(repository: Engine) -> tuple[dict[bytes, Shown], list[str]]:
     """All FlowFiles as readers see them, swapped ones included, and the message of each refusal to read one."""
     found: dict[bytes, Shown] = {}
     refused: list[str] = []
-    records: list[tuple[FlowFileRecord, bytes | None]] = [(record, None) for record in repository.ledger.flow_files()]
+    records = list(repository.ledger.flow_files())
     for name in sorted(repository.ledger.swaps):
         try:
-            content = repository.swap_files.read(name)
+            records += repository.swap_files.read(name).records
         except UllageError as error:
             refused.append(str(error))
-            continue
-        crcs = {(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks}
-        for record in content.records:
-            key = (record.claim.resource, record.claim.offset) if record.claim else (0, 0)
-            records.append((record, crcs.get(key)))
-    for record, blocks in records:
+    for record in records:
         try:
             claim = record.claim
-            data = b"" if claim is None else repository.reader.read(claim, record.start, record.size, blocks)
+            data = b"" if claim is None else repository.reader.read(claim, record.start, record.size)
         except UllageError as error:
             refused.append(str(error))
             continue

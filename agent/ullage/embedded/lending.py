@@ -17,7 +17,6 @@ from typing import Final
 from ullage.contract import QueueUse
 from ullage.embedded.acting import LOCAL
 from ullage.embedded.deleted import Deleted
-from ullage.engine.content.checksum import BLOCK_BYTES
 from ullage.engine.engine import Engine
 from ullage.engine.ledger import placement
 from ullage.engine.model import ContentClaim, FlowFileRecord, ResourceClaim
@@ -199,7 +198,7 @@ class LentFiles:
         except (ContentReclaimed, ContentMissing) as error:
             return _refusal(error)
         self._births[claim.resource] = found.file.index
-        blocks = b"" if claim.length <= BLOCK_BYTES else ledger.claim_blocks(claim) or b""
+        blocks = self._engine.reader.known_blocks(claim) or b""
         if len(blocks) > BLOCKS_BYTES_MAX:
             blocks = b""  # too many for a frame: the client is left with the claim's own checksum
         # By position: names cost as much as all the rest of this function.

@@ -292,7 +292,7 @@ class EmbeddedRepository(Repository):
             return readable(record, lambda start, size, _blocks: self.engine.flow_files.content(id, start, size))
 
     def _require_readable(self, id: str) -> FlowFileRecord:
-        record, _ = self.engine.flow_files.find(id)
+        record = self.engine.flow_files.find(id)
         self.acting.require(QueueUse.READ, self.engine.ledger.queue_name(record.queue) or NO_QUEUE)
         return record
 

@@ -21,11 +21,12 @@ from ullage.engine.backupcontent import ContentGatherer, copy_file, crc_of
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
     MANIFEST,
-    RUNS_DIRECTORY,
+    RUNS_DIRECTORIES,
     BackupFile,
     BackupManifest,
     all_files,
     encode_manifest,
+    is_run,
     lies_in,
     read_manifest,
 )
@@ -42,7 +43,9 @@ from ullage.engine.documents import (
 from ullage.engine.files import PARTIAL_SUFFIX, Files, make_directories, replace_file
 from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.flowfile_repository import FLOWFILE
-from ullage.engine.ledger.runfiles import RUNS, RunFiles, run_name
+from ullage.engine.ledger.blockrows import BLOCKS_SPACE
+from ullage.engine.ledger.keyspaces import KeySpaces
+from ullage.engine.ledger.runfiles import RUNS, run_name
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, RunFile, SetAside, SwapOut
 from ullage.engine.opening import SWAP, RepositoryIdentity
@@ -75,7 +78,7 @@ class Backup:
         compactor: Compactor,
         gatherer: ContentGatherer,
         unavailable: UnavailableContents,
-        runs: RunFiles,
+        spaces: KeySpaces,
         queue_name: Callable[[int], str],
     ) -> None:
         self._files = parts.files
@@ -90,7 +93,7 @@ class Backup:
         self._compactor = compactor
         self._gatherer = gatherer
         self._unavailable = unavailable
-        self._runs = runs
+        self._spaces = spaces
         self._queue_name = queue_name
         self._lock = threading.Lock()
 
@@ -139,8 +142,8 @@ class Backup:
                 snapshot=snapshot,
                 swaps=tuple(file for file in files if not file.container and not file.directory),
                 contents=tuple(file for file in files if file.container),
-                provenance=(*(file for file in files if file.directory not in ("", RUNS_DIRECTORY)), *events),
-                runs=tuple(file for file in files if file.directory == RUNS_DIRECTORY),
+                provenance=(*(file for file in files if file.directory and not is_run(file)), *events),
+                runs=tuple(file for file in files if is_run(file)),
             )
             # Names before the manifest that lists them: its rename is the commit point.
             for directory in sorted({os.path.dirname(file.path) for file in all_files(manifest)}):
@@ -215,7 +218,7 @@ class Backup:
     def _keeping(self) -> Iterator[None]:
         """While this lasts, no file that a snapshot may name is given back."""
         keeping_events = nullcontext() if self._events is None else self._events.keeping()
-        with self._compactor.held(), keeping_events, self._committer.keeping_swaps(), self._runs.keeping():
+        with self._compactor.held(), keeping_events, self._committer.keeping_swaps(), self._spaces.keeping():
             yield
 
     def _write_moment(
@@ -281,11 +284,11 @@ class Backup:
     def _run_sources(self, named: "_Named") -> Iterator[tuple[str, BackupFile]]:
         """The runs that a snapshot lists. Another run of a number has another checksum, and so another path."""
         for run in named.runs:
-            kept_as = os.path.join(RUNS, f"{run.number}-{run.crc:08x}")
-            name = run_name(run.number)
+            kept_as = os.path.join(RUNS, f"{run.space}-{run.number}-{run.crc:08x}")
+            directory = RUNS_DIRECTORIES[run.space]
             yield (
-                self._runs.path(run.number),
-                BackupFile(path=kept_as, length=run.length, crc=0, name=name, directory=RUNS_DIRECTORY),
+                self._spaces.path(run),
+                BackupFile(path=kept_as, length=run.length, crc=0, name=run_name(run.number), directory=directory),
             )
 
     def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
@@ -374,8 +377,10 @@ class _Damages:
 
     def add_beside(self, source: str, file: BackupFile, error: ContentMissing) -> None:
         """One more file of events, or run."""
+        if file.directory == RUNS_DIRECTORIES[BLOCKS_SPACE]:
+            return  # nothing is lost: what it held is worked out again
         self.files += 1
-        named = unavailable_run if file.directory == RUNS_DIRECTORY else unavailable_event_file
+        named = unavailable_run if is_run(file) else unavailable_event_file
         self.beside.append(named(source, file.name, file.length, error))
 
     def add(self, lost: dict[tuple[int, int], Damage], saved: dict[tuple[int, int], Damage]) -> None:

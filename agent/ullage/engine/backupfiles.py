@@ -14,6 +14,7 @@ from crc32c import crc32c
 from ullage.beneath import LeadsOut
 from ullage.engine.files import Files, read_file
 from ullage.engine.flowfile_repository import FLOWFILE
+from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.runfiles import RUNS, run_number
 from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
@@ -21,8 +22,8 @@ from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
 
 MANIFEST = "backup.json"
-RUNS_DIRECTORY = f"{FLOWFILE}/{RUNS}"
-"""Where runs go in a repository."""
+RUNS_DIRECTORIES = {space: f"{FLOWFILE}/{RUNS}/{space}" for space in SPACES}
+"""Where runs go in a repository, by key space."""
 
 BACKUP_FORMAT = 1
 
@@ -69,6 +70,11 @@ def all_files(manifest: BackupManifest) -> tuple[BackupFile, ...]:
     return (*manifest.contents, *manifest.swaps, *manifest.runs, *manifest.provenance, manifest.snapshot)
 
 
+def is_run(file: BackupFile) -> bool:
+    """Whether a file is a run of records."""
+    return file.directory in RUNS_DIRECTORIES.values()
+
+
 def encode_manifest(manifest: BackupManifest) -> bytes:
     """The bytes of `backup.json`."""
     body = msgspec.json.encode(manifest)
@@ -104,7 +110,7 @@ def _misplaced(manifest: BackupManifest) -> Iterator[BackupFile]:
             yield file
     yield from (file for file in (*manifest.swaps, manifest.snapshot) if file.container or file.directory)
     yield from (file for file in manifest.swaps if not file.name.endswith(SWAP_SUFFIX))
-    yield from (file for file in manifest.runs if file.container or file.directory != RUNS_DIRECTORY)
+    yield from (file for file in manifest.runs if file.container or not is_run(file))
     yield from (file for file in manifest.runs if run_number(file.name) is None)
     yield from (file for file in (manifest.snapshot,) if file.name != SNAPSHOT)
     yield from (file for file in manifest.contents if file.directory or not _is_content_name(file))

@@ -158,7 +158,7 @@ class Committer:
 
     def grow_reserves(self) -> bool:
         """See `Reserves.grow`."""
-        return self._reserves.grow(self._log.snapshot_bytes + self._ledger.answers.longest_run)
+        return self._reserves.grow(self._log.snapshot_bytes + self._ledger.longest_run)
 
     def _admit_new(self) -> None:
         """Keep the log within `walMaxBytes`: a writer that meets the limit pays for a checkpoint, then is refused."""

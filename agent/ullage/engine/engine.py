@@ -38,9 +38,9 @@ from ullage.engine.history import History
 from ullage.engine.holdings import require_any
 from ullage.engine.idempotency import IdempotencyKeys
 from ullage.engine.leases import LeaseManager
-from ullage.engine.ledger.answerruns import AnswerRuns
+from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.runfiles import RUNS, RunFiles
+from ullage.engine.ledger.runfiles import RUNS
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.looking import FlowFileViewer
 from ullage.engine.model import IndexCeiling
@@ -83,7 +83,7 @@ from ullage.engine.volumes import Volumes
 from ullage.engine.wal.loading import Watcher
 from ullage.engine.wal.restore import RestoreReport
 from ullage.engine.wal.serde import SerDe
-from ullage.engine.wal.state import RecordDirectory, RecordUnusable
+from ullage.engine.wal.state import RecordUnusable
 from ullage.engine.working import SessionParts
 from ullage.errors import DiskFull, ForeignContainer, RepositoryDamaged
 from ullage.sessionroom import SessionRoom
@@ -144,8 +144,9 @@ class Engine:
         if not spec.flow_file.repository:
             require_snapshot(files, root, [each for each in self.content.containers.values() if each.is_available])
 
-        self.swap_files = SwapFiles(RecordDirectory(files, os.path.join(root, SWAP), identity.repository, parts.serde))
-        self.ledger, self.answers = self._ledgers(parts)
+        self.swap_files = SwapFiles(parts.directory(SWAP))
+        self.ledger = Ledger(self.swap_files.read)
+        self.spaces = KeySpaces(self.ledger, parts.directory(FLOWFILE, RUNS))
 
         # Nobody asks what is durable before the log, to which provenance belongs, is there.
         self.provenance = make.provenance(parts, lambda: self.log.durable, self.ledger.queue_name)
@@ -157,9 +158,8 @@ class Engine:
             self.log, self.ledger, self.swap_files, self.provenance, reserves, clock, spec.flow_file
         )
         self.report_listeners: list[ReportListener] = []
-        self.forgotten = Forgotten()
-        self.availability = Availability(self.ledger, self.content)
-        self.reader = ContentReader(self.content, self.ledger, self.availability, self.forgotten)
+        self.forgotten, self.availability = Forgotten(), Availability(self.ledger, self.content)
+        self.reader = ContentReader(self.content, self.ledger, self.spaces.blocks, self.availability, self.forgotten)
         purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention), self.availability)
         scanner = LivenessScanner(self.ledger, self.swap_files.read)
         space = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock, self.forgotten)
@@ -168,7 +168,7 @@ class Engine:
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
         shared = (self.ledger, self.committer, self.reader, admission, self.forgotten, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
-        self.set_aside = SetAsideRecords(changing, self.answers, parts.serde, self.provenance)
+        self.set_aside = SetAsideRecords(changing, self.spaces.answers, parts.serde, self.provenance)
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
@@ -178,19 +178,13 @@ class Engine:
         self.history = History(changing, self.provenance, self.queues)
         self.flow_files = FlowFileViewer(self.ledger, self.reader, self.swap_files)
         self.leases = LeaseManager(changing, spec.leases)
-        self.idempotency = IdempotencyKeys(self.ledger, self.answers, self.log, clock)
+        self.idempotency = IdempotencyKeys(self.ledger, self.spaces.answers, self.log, clock)
         self.staging = Staging(changing, self.queues, self.handles)
         self.feeds = Feeds(self._parts, self.swap_files, spec.flow_file.swap_threshold)
 
         self._checked = self._what_is_checked()
         self.repair = Repair(self._checked, root, self.reclamation, self.committer)
         self._backup = self._backups(parts, scanner)
-
-    def _ledgers(self, parts: RepositoryParts) -> tuple[Ledger, AnswerRuns]:
-        """What is in memory, and what left it."""
-        ledger = Ledger(self.swap_files.read)
-        place = RecordDirectory(parts.files, os.path.join(self.root, FLOWFILE, RUNS), parts.repository, parts.serde)
-        return ledger, AnswerRuns(ledger, RunFiles(place), parts.serde)
 
     def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:
         content = ContentProof(space, self.reader, self.availability)
@@ -214,7 +208,7 @@ class Engine:
             self.compactor,
             ContentGatherer(parts.files, self.reader, scanner),
             self.unavailable,
-            self.answers.files,
+            self.spaces,
             self.ledger.queue_name,
         )
 
@@ -222,7 +216,7 @@ class Engine:
         return CheckedParts(
             self._files,
             self.ledger,
-            self.answers,
+            self.spaces,
             self.content,
             self.reader,
             self.queues,
@@ -236,8 +230,9 @@ class Engine:
 
     def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:
         careful = CarefulRestore(self.ledger, self.provenance, serde, self.content.containers.__contains__)
-        answers = None if self.spec.flow_file.repository else self.answers  # another one keeps no files beside its own
-        return RecordedState(self.ledger, self.provenance, answers, careful if is_careful else None)
+        has_runs = not self.spec.flow_file.repository  # another one keeps no files beside its own
+        parts = self.ledger, self.provenance, self.spaces, careful if is_careful else None
+        return RecordedState(*parts, has_runs=has_runs)
 
     def _reclaimers(
         self, parts: ReclamationParts, purges: PurgeSchedule, permission: PermissionFor | None
@@ -403,7 +398,7 @@ class Engine:
             finally:
                 self.content.close()
                 self.provenance.close()
-                self.answers.files.close()
+                self.spaces.close()
                 if self._lock is not None:
                     self._lock.close()
                     self._lock = None
@@ -440,7 +435,7 @@ class Engine:
             self.provenance.start(self.restored.last_id)
             self.committer.remove_retired_swaps(self.restored.last_id if not self.restored.clean else 0)
             self.committer.remove_unknown_swaps()
-            self.answers.remove_leftovers()
+            self.spaces.remove_leftovers()
             self.reclamation.resume(recovery.intents())
             if seals := recovery.seals():
                 self.committer.commit(seals, creates=False)

@@ -43,14 +43,14 @@ class FlowFileViewer:
         FlowFileNotFound if there is none, or if it ceases to exist right now; RangeNotSatisfiable for a range beyond
         its end.
         """
-        record, crcs = self.find(id)
+        record = self.find(id)
         try:
-            return self._reader.opened(record, start, size, partial(pin_bytes, self._ledger), crcs)
+            return self._reader.opened(record, start, size, partial(pin_bytes, self._ledger))
         except ClaimGone as error:
             raise FlowFileNotFound(f"FlowFile {id} has just ceased to exist") from error
 
-    def find(self, id: str) -> tuple[FlowFileRecord, bytes | None]:
-        """The FlowFile, and the checksums of its content if they lie beside it in a swap file."""
+    def find(self, id: str) -> FlowFileRecord:
+        """The FlowFile, in memory or in a swap file. FlowFileNotFound."""
         try:
             uuid = parse_uuid(id)
         except ValueError as error:
@@ -63,9 +63,9 @@ class FlowFileViewer:
             record = self._ledger.find(uuid)  # it may have come back to memory while the files were read
         if record is None or record.queue == HANDLE_QUEUE:
             raise FlowFileNotFound(f"there is no FlowFile and no handle {id}")
-        return record, None
+        return record
 
-    def _find_swapped(self, uuid: bytes) -> tuple[FlowFileRecord, bytes | None] | None:
+    def _find_swapped(self, uuid: bytes) -> FlowFileRecord | None:
         failure: RepositoryDamaged | None = None
         for name in list(self._ledger.swaps):
             if not self._swap_files.uuids.may_hold(name, (uuid,)):
@@ -80,9 +80,7 @@ class FlowFileViewer:
             self._swap_files.uuids.keep(name, swapped.records)
             for record in swapped.records:
                 if record.uuid == uuid:
-                    place = record.claim and (record.claim.resource, record.claim.offset)
-                    crcs = [each.crcs for each in swapped.blocks if (each.resource, each.offset) == place]
-                    return record, crcs[0] if crcs else None
+                    return record
         if failure is not None:
             raise failure  # it may be in that file
         return None

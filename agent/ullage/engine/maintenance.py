@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ullage.contract import CompactionTrigger
 from ullage.engine.engine import Engine
+from ullage.engine.ledger.blockruns import STEP_BYTES
 
 EXPIRATION_FREQUENCY_SECONDS = 60.0
 """How often expired FlowFiles and handles are looked for; polls find expired ones by themselves."""
@@ -67,6 +68,7 @@ class MaintenanceRunner:
             ("purge", EXPIRATION_FREQUENCY_SECONDS, self._purge),
             ("provenance", TICK_SECONDS, repository.provenance.step),
             ("index", TICK_SECONDS, repository.provenance.index_step),
+            ("merge", TICK_SECONDS, self._merge),
         ]
         self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
         # Also at start: what died before the last end may be much.
@@ -136,6 +138,11 @@ class MaintenanceRunner:
         ticket = self._repository.reclamation.ticket(is_revoked=self._stop.is_set)
         self._repository.compactor.run(CompactionTrigger.PERIODIC, ticket)
 
+    def _merge(self) -> None:
+        """A step of it, which reads and writes; compaction has the same disk's rest."""
+        rate = int(self._repository.spec.compaction.bytes_per_second)
+        self._repository.spaces.blocks.merge_step(max(1, rate // 2) if rate else STEP_BYTES)
+
     def _purge(self) -> None:
         self._repository.handles.purge()
         self._repository.leases.purge()
@@ -153,10 +160,10 @@ class MaintenanceRunner:
             self._repository.checkpoint()
 
     def _is_log_large(self) -> bool:
-        """Or the answers to requests fill their share of memory: a checkpoint takes them out of it."""
+        """Or what leaves memory fills its share of it: a checkpoint takes it out."""
         repository = self._repository
         is_large = repository.log.log_bytes >= repository.spec.flow_file.checkpoint_log_size
-        return is_large or repository.ledger.answers.is_large
+        return is_large or repository.ledger.answers.is_large or repository.ledger.blocks.is_large
 
 
 def _forget_frames(error: BaseException | None) -> None:

@@ -34,6 +34,9 @@ STAGED_QUEUE = (1 << 63) - 1
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 """Every number in a record. The decoder refuses others, which no writer wrote; making a record costs nothing more."""
 
+BLOCK_BYTES = 256 << 10
+"""A claim that is larger has a checksum for each block of this length."""
+
 Uuid = Annotated[bytes, msgspec.Meta(min_length=UUID_BYTES, max_length=UUID_BYTES)]
 
 PackedRanges = bytes
@@ -417,8 +420,10 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     """A sorted run of a key space (runs/rows.py), which counts: in a snapshot all that do, and in the log one of which
     something was given up. `length`, and `crc`, of its head, tell it from any other file of that number.
 
-    `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made. `given_up` are the numbers
-    (u32 each) of blocks that could not be read, and that a person does without; a run of no rows is given up whole.
+    `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made, where that matters. Of a
+    key the run counts whose `through` is greatest: its own number or, of one that was merged from others, the greatest
+    of theirs. `given_up` are the numbers (u32 each) of blocks that could not be read, and that a person does without; a
+    run of no rows is given up whole.
     """
 
     number: Whole
@@ -429,6 +434,7 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     first: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     last: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
     newest_millis: Whole
+    through: Whole
     given_up: bytes = b""
 
 

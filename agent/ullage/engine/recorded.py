@@ -8,7 +8,7 @@ page cache may show frames that the disk will never hold, so that an old log cou
 from collections.abc import Iterable, Iterator, Sequence
 
 from ullage.engine.careful import CarefulRestore
-from ullage.engine.ledger.answerruns import AnswerRuns
+from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import Operation, Undrained
 from ullage.engine.provenance.events import RecordedTransaction, undrained
@@ -29,13 +29,16 @@ class RecordedState:
         self,
         ledger: Ledger,
         provenance: ProvenanceRepository,
-        answers: AnswerRuns | None,
+        spaces: KeySpaces,
         careful: CarefulRestore | None = None,
+        *,
+        has_runs: bool = True,
     ) -> None:
-        """`answers`: where they go at a checkpoint; None: they stand in the snapshot."""
+        """`has_runs`: what leaves memory goes to runs at a checkpoint; else it stands in the snapshot."""
         self._ledger = ledger
         self._provenance = provenance
-        self._answers = answers
+        self._spaces = spaces
+        self._has_runs = has_runs
         self.careful = careful
 
     @property
@@ -67,24 +70,26 @@ class RecordedState:
         self.careful.take(transaction, millis, found, place)
 
     def freeze(self) -> Iterable[list[Operation]]:
-        answers: Iterable[list[Operation]] = [[*self._ledger.answers.all()]]
-        if self._answers is not None:
-            answers = self._answers.freeze()
-        return _blocks(answers, self._ledger.freeze(), self._provenance.undrained())
+        beside: Iterable[list[Operation]]
+        if self._has_runs:
+            beside = self._spaces.freeze()
+        else:
+            beside = [[*self._ledger.answers.all(), *self._spaces.blocks.all()]]
+        return _blocks(beside, self._ledger.freeze(), self._provenance.undrained())
 
     def release(self) -> None:
         self._ledger.release()
 
     def published(self) -> None:
-        if self._answers is not None:
-            self._answers.published()
+        if self._has_runs:
+            self._spaces.published()
 
 
 def _blocks(
-    answers: Iterable[list[Operation]], records: Iterable[list[Operation]], newest: Sequence[RecordedTransaction]
+    beside: Iterable[list[Operation]], records: Iterable[list[Operation]], newest: Sequence[RecordedTransaction]
 ) -> Iterator[list[Operation]]:
     """Each transaction is a block of its own: it may be as large as a frame."""
-    yield from answers
+    yield from beside
     yield from records
     for told in newest:
         yield [undrained(told)]

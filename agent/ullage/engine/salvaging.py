@@ -178,7 +178,7 @@ class Salvager:
                 records = list(self._moved(writer, batch))
                 if records or writer.has_content:
                     claims = {record.claim for record in records}
-                    written = with_blocks_of(claims, writer.sync(), (), self._engine.ledger)
+                    written = with_blocks_of(claims, writer.sync(), (), self._engine.reader)
                     self._engine.committer.commit([*written, *records], creates=True)
             writer.release(committed=True)
             self._done += sum(record.size for record in batch)

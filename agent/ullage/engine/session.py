@@ -466,7 +466,7 @@ class ProcessSession:
         ingested = [record for _, records in self._ingested for record in records]
         if self._pinned or any(type(operation) is ClaimBlocks for operation in content):
             claims = settled.claims() | {record.claim for record in ingested}
-            content = with_blocks_of(claims, content, self._pinned, self._parts.ledger)
+            content = with_blocks_of(claims, content, self._pinned, self._parts.reader)
         events: list[Operation] = []
         if self._parts.records_provenance:
             registration = Registration(ingested, self._working, settled, self.provenance.pending)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import unpack_all_attributes
-from ullage.engine.ledger.remembered import ANSWERS_SPACE
+from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.swap import is_swap_name
 from ullage.engine.model import (
     UUID_BYTES,
@@ -82,7 +82,7 @@ def _require_blocks(blocks: ClaimBlocks) -> None:
 
 
 def _require_run(run: RunFile) -> None:
-    if run.space != ANSWERS_SPACE or not run.number or len(run.given_up) % BLOCK_NUMBER_BYTES:
+    if run.space not in SPACES or not 0 < run.through <= run.number or len(run.given_up) % BLOCK_NUMBER_BYTES:
         raise ValueError(f"run {run.number} of {run.space!r} is none that there can be")
 
 

@@ -8,11 +8,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ullage.engine.committer import ChangingParts
+from ullage.engine.content.reader import ContentReader
 from ullage.engine.counters import Counters
 from ullage.engine.flowfile.manager import QueueManager
 from ullage.engine.flowfile.queues import FlowFileQueue
 from ullage.engine.handles import HandleStore
-from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import (
     HANDLE_QUEUE,
     NO_ATTRIBUTES,
@@ -157,7 +157,7 @@ def publish(
 
 
 def with_blocks_of(
-    claims: set[ContentClaim | None], content: list[Operation], pinned: Iterable[ContentClaim], ledger: Ledger
+    claims: set[ContentClaim | None], content: list[Operation], pinned: Iterable[ContentClaim], reader: ContentReader
 ) -> list[Operation]:
     """Block CRCs of the claims that a transaction names, no others: nobody would ever drop those.
 
@@ -166,8 +166,8 @@ def with_blocks_of(
     named = {(claim.resource, claim.offset) for claim in claims if claim is not None}
     kept = [op for op in content if type(op) is not ClaimBlocks or (op.resource, op.offset) in named]
     for claim in dict.fromkeys(pinned):
-        crcs = ledger.claim_blocks(claim)
-        if crcs is not None and claim in claims:
+        crcs = reader.known_blocks(claim) if claim in claims else None
+        if crcs is not None:
             kept.append(ClaimBlocks(claim.resource, claim.offset, crcs))
     return kept
 

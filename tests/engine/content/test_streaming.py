@@ -141,15 +141,20 @@ def test_lost_block_checksums_are_worked_out_again_from_the_claims_own(workshop:
     """The CRC of the whole claim proves the block CRCs: content that is only archived or pinned stays readable."""
     content = pattern(2 * MB)
     repository, claim = store_one(workshop, content)
-    kept = repository.ledger.blocks[claim.resource % 256].pop((claim.resource, claim.offset))
+    kept = repository.reader.known_blocks(claim)
+    key = claim.resource, claim.offset
 
+    repository.ledger.blocks.delete(key)
     read = repository.reader.read(claim, MB, 100)
+    assert repository.reader.known_blocks(claim) == kept
+    repository.ledger.blocks.delete(key)
     streamed = b"".join(repository.reader.stream(claim, MB - 5, 10))
+    repository.ledger.blocks.delete(key)
     flip(workshop.content_file(claim.resource), claim.offset + 7)
     with pytest.raises(ContentCorrupt):
         repository.reader.read(claim, MB, 100)
+    assert repository.reader.known_blocks(claim) is None
     flip(workshop.content_file(claim.resource), claim.offset + 7)
-    repository.ledger.blocks[claim.resource % 256][claim.resource, claim.offset] = kept
 
     assert read == content[MB : MB + 100]
     assert streamed == content[MB - 5 : MB + 5]

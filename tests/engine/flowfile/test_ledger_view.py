@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from tests.support import Workshop, committing, put_all
 from tests.threads import in_thread
 from ullage.engine.byteranges import Move, pack_moves
+from ullage.engine.ledger.blockrows import DELETED
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swap import summarize
@@ -52,7 +53,6 @@ def state_of(ledger: Ledger) -> dict[str, object]:
             )
             for entry in ledger.entries()
         },
-        "blocks": {key: blocks for shard in ledger.blocks for key, blocks in shard.items()},
         "queues": dict(ledger.queues),
         "swaps": dict(ledger.swaps),
         "ceiling": ledger.index_ceiling,
@@ -128,9 +128,7 @@ class Writer:
         records = self.some(3)
         if records:
             summary = summarize(records, self.ledger.queues[1], self.transaction)
-            crcs = [(r.claim, self.ledger.claim_blocks(r.claim)) for r in records if r.claim is not None]
-            blocks = {c: ClaimBlocks(c.resource, c.offset, found) for c, found in crcs if found is not None}
-            self.swapped[summary.name] = SwapContent(records, list(blocks.values()))
+            self.swapped[summary.name] = SwapContent(records)
             uuids = b"".join(record.uuid for record in records)
             self.commit(msgspec.structs.replace(summary, uuids=uuids))
 
@@ -168,26 +166,25 @@ def test_a_view_is_one_moment(seed: int, first: int, steps: list[int]) -> None:
     assert loaded(read) == before
 
 
-def test_block_checksums_of_the_dead_stay_in_the_view_and_with_whoever_reads_by_them() -> None:
-    """A claim that dies while the snapshot is written keeps its block CRCs there: the log may not hold its death. A
+def test_block_checksums_of_the_dead_stay_with_the_checkpoint_and_with_whoever_reads_by_them() -> None:
+    """A claim that dies while the checkpoint is written keeps its block CRCs there: the log may not hold its death. A
     reader keeps them too, until the last unpin.
     """
     ledger = Ledger(no_swap)
     claim, blocks = ContentClaim(1, 0, 300_000, 1), ClaimBlocks(1, 0, b"12345678")
     record = FlowFileRecord(new_uuids(1)[0], 1, claim, 0, 10, 1, 1, 1, NO_ATTRIBUTES)
     ledger.apply(1, 1, [ResourceClaim(1, "c1", 1), blocks, record])
-    view = ledger.freeze()
+    frozen, _ = ledger.blocks.freeze()
     ledger.pin([claim])
     ledger.pin([claim])
 
     ledger.apply(2, 2, [Delete(record.uuid)])
     ledger.unpin([claim])
-    assert ledger.claim_blocks(claim) == b"12345678"
+    assert ledger.blocks.find((1, 0)) == b"12345678"
 
     ledger.unpin([claim])
-    assert ledger.claim_blocks(claim) is None
-    assert blocks in [operation for block in view for operation in block]
-    assert ledger.blocks == [{} for _ in ledger.blocks]
+    assert ledger.blocks.find((1, 0)) == DELETED
+    assert frozen == {(1, 0): b"12345678"}
 
 
 def test_one_view_at_a_time() -> None:

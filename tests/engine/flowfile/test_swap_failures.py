@@ -193,7 +193,7 @@ def test_one_lost_swap_file_keeps_no_other_from_being_looked_into(workshop: Work
     (missed, *_) = repository.swap_files.read(lost.name).records
     lost.unlink()
 
-    assert repository.flow_files.find(wanted.id)[0] == wanted
+    assert repository.flow_files.find(wanted.id) == wanted
     with pytest.raises(RepositoryDamaged, match="is missing"):
         repository.flow_files.find(missed.id)
     workshop.clock.advance(11)

@@ -178,7 +178,7 @@ def test_claims_that_swapped_and_resident_flow_files_share(workshop: Workshop, r
     assert entry.is_free
 
 
-def test_block_checksums_travel_with_their_claims(workshop: Workshop) -> None:
+def test_block_checksums_stay_while_their_claims_are_swapped(workshop: Workshop) -> None:
     """Ranges of a large claim stay verified after a swap-out, a restart and a swap-in."""
     repository = workshop.make(flow_file={"swap_threshold": 1, "swap_batch": 1})
     large = bytes(range(256)) * 4_096
@@ -192,7 +192,7 @@ def test_block_checksums_travel_with_their_claims(workshop: Workshop) -> None:
     with repository.session() as session:
         (record,) = session.get_many("q", 1)
         assert session.read(record, 300_000, 10).read() == large[300_000:300_010]
-        assert repository.ledger.claim_blocks(claim_of(record)) is not None
+        assert repository.reader.known_blocks(claim_of(record)) is not None
 
 
 def test_handles_are_never_swapped(repository: Engine) -> None:

@@ -14,7 +14,7 @@ from ullage.contract import IndexedField, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.model import EventType
-from ullage.engine.provenance.index import SHARD_EVENTS_MAX, mergeable
+from ullage.engine.provenance.index import SHARD_EVENTS_MAX, mergeable_spans
 from ullage.engine.provenance.search import search
 from ullage.engine.provenance.shard import Shard, Span
 from ullage.engine.provenance.terms import number_of
@@ -283,14 +283,14 @@ def test_indexing_leaves_no_event_file_open(workshop: Workshop, repository: Engi
 def test_merging_is_worth_its_writing() -> None:
     """None of the merged ones is more than a fourth of the whole, events and bytes have bounds; else all stay."""
     alike = [Span(at, at, 10, 100) for at in range(10)]
-    assert mergeable(alike, 10_000) == slice(0, 10)
-    assert mergeable(alike, 599) == slice(0, 5)
-    assert mergeable(alike, 399) is None
-    assert mergeable(alike[:3], 10_000) is None
+    assert mergeable_spans(alike, 10_000) == slice(0, 10)
+    assert mergeable_spans(alike, 599) == slice(0, 5)
+    assert mergeable_spans(alike, 399) is None
+    assert mergeable_spans(alike[:3], 10_000) is None
     large = [Span(0, 0, 1_000, 100), *alike[:3]]
-    assert mergeable(large, 10_000) is None
-    assert mergeable([*large, *alike[:1]], 10_000) == slice(1, 5)
-    assert mergeable([Span(at, at, SHARD_EVENTS_MAX // 4 + 1, 1) for at in range(9)], 10_000) is None
+    assert mergeable_spans(large, 10_000) is None
+    assert mergeable_spans([*large, *alike[:1]], 10_000) == slice(1, 5)
+    assert mergeable_spans([Span(at, at, SHARD_EVENTS_MAX // 4 + 1, 1) for at in range(9)], 10_000) is None
 
 
 def test_an_event_is_merged_seldom() -> None:
@@ -302,7 +302,7 @@ def test_an_event_is_merged_seldom() -> None:
         events = chooser.choice((10, 100, 1_000))
         spans.append(Span(at, at, events, events))
         put += events
-        while (run := mergeable(spans, 1 << 40)) is not None:
+        while (run := mergeable_spans(spans, 1 << 40)) is not None:
             chosen = spans[run]
             events = sum(span.events for span in chosen)
             written += events

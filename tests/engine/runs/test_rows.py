@@ -119,7 +119,7 @@ def test_a_block_counts_at_its_own_place_only(seed: int, other: dict[str, object
     for number in range(len(run)):
         with pytest.raises(BlockDamaged, match=f"block {number} "):
             run.block(number)
-    assert list(salvaged_rows(a_file(strange), "r", 7)) == [LostRows(0, end, "no rows can be read here")]
+    assert list(salvaged_rows(a_file(strange), "r", "a", 7)) == [LostRows(0, end, "no rows can be read here")]
 
 
 def test_a_block_that_lies_where_another_one_was_is_damage() -> None:
@@ -134,7 +134,7 @@ def test_a_block_that_lies_where_another_one_was_is_damage() -> None:
     for number in (1, 2):
         with pytest.raises(BlockDamaged, match=f"block {number} "):
             run.block(number)
-    assert [type(part) for part in salvaged_rows(a_file(data[:first] + data[second:]), "r", 7)][1:] == [LostRows]
+    assert [type(part) for part in salvaged_rows(a_file(data[:first] + data[second:]), "r", "a", 7)][1:] == [LostRows]
 
 
 def test_every_cut_and_every_flip_of_a_head_is_refused(seed: int) -> None:
@@ -161,7 +161,7 @@ def test_a_salvage_finds_every_block_that_proves_itself(seed: int) -> None:
     data[ends[2] + 5] ^= 1
     del data[-7:]
 
-    parts = list(salvaged_rows(a_file(bytes(data)), "r", 7))
+    parts = list(salvaged_rows(a_file(bytes(data)), "r", "a", 7))
 
     lost = [part for part in parts if isinstance(part, LostRows)]
     assert [(part.offset, part.length) for part in lost] == [
@@ -169,7 +169,7 @@ def test_a_salvage_finds_every_block_that_proves_itself(seed: int) -> None:
         (ends[-1], len(data) - ends[-1]),
     ]
     assert [list(part) for part in parts if not isinstance(part, LostRows)] == [*blocks[:2], *blocks[3:]]
-    assert [list(part) for part in salvaged_rows(a_file(written(rows)), "r", 7)] == blocks
+    assert [list(part) for part in salvaged_rows(a_file(written(rows)), "r", "a", 7)] == blocks
 
 
 def test_a_length_that_is_damaged_allocates_nothing() -> None:
@@ -178,6 +178,6 @@ def test_a_length_that_is_damaged_allocates_nothing() -> None:
     file = a_file(data)
 
     with mock.patch.object(file, "read", wraps=file.read) as read:
-        assert [type(part) for part in salvaged_rows(file, "r", 7)] == [LostRows]
+        assert [type(part) for part in salvaged_rows(file, "r", "a", 7)] == [LostRows]
 
     assert max(call.args[0] for call in read.call_args_list) < BLOCK_BYTES_MAX

@@ -31,7 +31,7 @@ def written(sections: dict[str, Iterable[pa.Array]]) -> CrashFiles:
     return files
 
 
-def opened(files: CrashFiles, cache: BlockCache | None = None) -> SortedRun[str]:
+def opened(files: CrashFiles, cache: BlockCache[memoryview] | None = None) -> SortedRun[str]:
     return SortedRun.open(files, PATH, MAGIC, str, cache or BlockCache(1 << 20))
 
 
@@ -100,7 +100,7 @@ def test_a_run_of_another_kind_or_none_is_refused() -> None:
 def test_blocks_read_lately_are_read_once_and_their_memory_has_a_bound() -> None:
     """The least recently used make room."""
     block_bytes = 8 * BLOCK_KEYS
-    cache = BlockCache(2 * block_bytes)
+    cache: BlockCache[memoryview] = BlockCache(2 * block_bytes)
     files = written({"a": [keys(range(3 * BLOCK_KEYS))]})
     run = opened(files, cache)
     first = run.block("a", 0)

@@ -81,8 +81,8 @@ def test_a_swap_file_outlives_the_version_that_wrote_it(tmp_path: Path) -> None:
     records = [note(number) for number in range(1, 2_500)]
     queue = QueueDefinition(1, "q", "FirstInFirstOut", "priority", 0, 0, 0)
     old, new = summarize(records, queue, 0), summarize(records, queue, 0)
-    first.write(old, records, [])
-    second.write(new, records, [])
+    first.write(old, records)
+    second.write(new, records)
 
     assert second.read(old.name).records == records
     with pytest.raises(RepositoryDamaged, match=BOTH_VERSIONS):

@@ -161,7 +161,7 @@ def test_who_is_looked_for_by_uuid_is_found_in_its_swap_file(
     for uuid, swap in zip(sought, moment.swaps, strict=True):
         read.clear()
         assert found(uuid) == [uuid]
-        assert peer.repository.flow_files.find(uuid)[0].id == uuid
+        assert peer.repository.flow_files.find(uuid).id == uuid
         assert read == [swap.name] * 2
     read.clear()
     assert found(format_uuid(bytes(16))) == []

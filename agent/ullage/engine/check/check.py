@@ -13,7 +13,7 @@ from ullage.engine.content.protocol import ContentStore
 from ullage.engine.content.reader import ContentReader
 from ullage.engine.files import Files
 from ullage.engine.flowfile.manager import QueueManager
-from ullage.engine.ledger.answerruns import AnswerRuns
+from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import end_in_use, placement_problems
 from ullage.engine.ledger.resources import ResourceEntry
@@ -39,7 +39,7 @@ class CheckedParts:
 
     files: Files
     ledger: Ledger
-    answers: AnswerRuns
+    spaces: KeySpaces
     content: ContentStore
     reader: ContentReader
     queues: QueueManager
@@ -98,7 +98,7 @@ class _Check:
         yield from placement_problems(self._ledger, self._swapped.values())
         yield from self._staged()
         yield from self._queues()
-        yield from self._parts.answers.problems(deep=deep)
+        yield from self._parts.spaces.problems(deep=deep)
         if deep:
             yield from self._named(dict(self._bytes(on_progress)))
             yield from self._holes()
@@ -253,13 +253,10 @@ class _Check:
     def _bytes(self, on_progress: Progress | None) -> Iterator[tuple[tuple[int, int], str]]:
         """Read every live byte against its checksums; claims that fail, and why."""
         claims = self._all_claims()
-        crcs: dict[tuple[int, int], bytes] = {}
-        for content in self._swapped.values():
-            crcs.update({(blocks.resource, blocks.offset): blocks.crcs for blocks in content.blocks})
         total = sum(claim.length for claim in claims.values())
         for key, claim in sorted(claims.items()):  # in the order of the files, which is that of the disk
             try:
-                self._parts.reader.verify(claim, crcs.get(key))
+                self._parts.reader.verify(claim)
             except (ContentMissing, ContentCorrupt, ContentReclaimed) as error:
                 yield key, str(error)
             else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ullage.engine.files import Files
+from ullage.engine.ledger.remembered import ANSWERS_SPACE
 from ullage.engine.ledger.runfiles import RUNS, run_number
 from ullage.engine.ledger.swap import SUFFIX, SWAP_MAGIC, SwapHeader
 from ullage.engine.wal.failingdisk import FailingDisk
@@ -40,7 +41,7 @@ class SurveyedSource:
     snapshot_header: SnapshotHeader | None = None
     swaps: dict[str, tuple[SwapHeader, FoundBlocks]] = field(default_factory=dict)
     runs: dict[int, str] = field(default_factory=dict)
-    """The files of runs by their numbers, unread."""
+    """The files of runs of answers by their numbers, unread. What other runs hold follows from the content."""
 
     chain: SalvagedLog = field(default_factory=lambda: SalvagedLog([], [], []))
     lost: list[LostRange] = field(default_factory=list)
@@ -66,7 +67,7 @@ def survey(files: Files, root: str, disk: FailingDisk | None = None) -> Surveyed
     source = SurveyedSource()
     disk = disk or FailingDisk(files)
     _find_snapshot(files, disk, os.path.join(root, _LOG_DIRECTORY), source)
-    runs = os.path.join(root, _LOG_DIRECTORY, RUNS)
+    runs = os.path.join(root, _LOG_DIRECTORY, RUNS, ANSWERS_SPACE)
     numbers = ((run_number(name), os.path.join(runs, name)) for name in _listed(files, runs, source))
     source.runs = {number: path for number, path in numbers if number is not None}
     logs = _logs(files, disk, os.path.join(root, _LOG_DIRECTORY), source)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from ullage.engine.check.salvage import SurveyedSource
+from ullage.engine.ledger.remembered import ANSWERS_SPACE
 from ullage.engine.model import Operation, RunFile
 from ullage.engine.runs.rows import LostRows, salvaged_rows
 from ullage.engine.wal.failingdisk import FailingDisk
@@ -25,7 +26,7 @@ def run_records(
             found.lost.append(LostRange(path, 0, 0, f"it can't be opened: {error}"))
             continue
         with closing(file):
-            for part in salvaged_rows(file, found.repository or "", number):
+            for part in salvaged_rows(file, found.repository or "", ANSWERS_SPACE, number):
                 if isinstance(part, LostRows):
                     found.lost.append(LostRange(path, *part))
                     continue
@@ -36,5 +37,5 @@ def run_records(
 def note_missing_runs(found: SurveyedSource, block: Iterable[Operation | Undecodable]) -> None:
     """Runs that a block of the snapshot lists, and that are not there."""
     for each in block:
-        if isinstance(each, RunFile) and each.number not in found.runs:
+        if isinstance(each, RunFile) and each.space == ANSWERS_SPACE and each.number not in found.runs:
             found.lost.append(LostRange(f"run {each.number}", 0, each.length, "it is missing"))

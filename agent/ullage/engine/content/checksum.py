@@ -8,7 +8,7 @@ import struct
 
 from crc32c import crc32c
 
-BLOCK_BYTES = 256 << 10
+from ullage.engine.model import BLOCK_BYTES as BLOCK_BYTES
 
 
 class Hasher:

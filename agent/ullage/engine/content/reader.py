@@ -10,6 +10,7 @@ from ullage.engine.content.checksum import BLOCK_BYTES, Hasher, block_crc
 from ullage.engine.content.protocol import ContentStore
 from ullage.engine.files import File
 from ullage.engine.forgotten import Forgotten, place
+from ullage.engine.ledger.blockruns import BlockRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import ClaimLocation, locate
 from ullage.engine.model import Content, ContentClaim, FlowFileRecord
@@ -24,15 +25,18 @@ WINDOW_BLOCKS = 4
 class ContentReader:
     """Reads claims by the address they were born with, wherever rewrites have moved their bytes."""
 
-    def __init__(self, store: ContentStore, ledger: Ledger, availability: Availability, forgotten: Forgotten) -> None:
+    def __init__(
+        self, store: ContentStore, ledger: Ledger, blocks: BlockRuns, availability: Availability, forgotten: Forgotten
+    ) -> None:
         """What proves damaged is noted in `availability`, which streams were never closed in `forgotten`."""
         self._store = store
         self._ledger = ledger
+        self._blocks = blocks
         self.availability = availability
         self._forgotten = forgotten
 
     def read(self, claim: ContentClaim, start: int, size: int, crcs: bytes | None = None) -> bytes:
-        """Bytes [start, start + size) of a base claim. `crcs` are its block CRCs, where the ledger lost them.
+        """Bytes [start, start + size) of a base claim. `crcs` are its block CRCs, where they are known already.
 
         ContentMissing if the file is absent or short, or the claim has no such bytes; ContentCorrupt if a checksum
         does not match; ContentReclaimed if the bytes were given back: never zeros, never fewer bytes than asked for.
@@ -86,7 +90,7 @@ class ContentReader:
         """The same range in pieces of up to `blocks` blocks of 256 KiB. The checksums are taken now: later a claim may
         only be pinned. An error names the `record` whose content it is.
         """
-        return self._pieces(claim, start, size, crcs or self._ledger.claim_blocks(claim), blocks, record)
+        return self._pieces(claim, start, size, crcs or self.known_blocks(claim), blocks, record)
 
     def opened(
         self,
@@ -94,7 +98,6 @@ class ContentReader:
         start: int,
         size: int | None,
         pin: Callable[[ContentClaim], None],
-        crcs: bytes | None = None,
         blocks: int = WINDOW_BLOCKS,
     ) -> ContentStream:
         """A range of a content, to its end where no size is said, as a stream. Its claim stays pinned by `pin` until
@@ -107,7 +110,7 @@ class ContentReader:
             return ContentStream(iter(()), 0, lambda: None)
         pin(claim)
         record = content if isinstance(content, FlowFileRecord) else None
-        pieces = self.stream(claim, content.start + start, size, crcs, blocks, record)
+        pieces = self.stream(claim, content.start + start, size, None, blocks, record)
         ledger, forgotten, begun = self._ledger, self._forgotten, place(2)
 
         def release() -> None:
@@ -174,6 +177,10 @@ class ContentReader:
         if len(data) != count or list(map(crc32c, contents)) != [claim.crc for claim in run]:
             return None
         return contents
+
+    def known_blocks(self, claim: ContentClaim) -> bytes | None:
+        """The block CRCs of a large claim, as far as somebody has written them down. It may read the disk."""
+        return self._blocks.find(claim) if claim.length > BLOCK_BYTES else None
 
     def verified_blocks(self, claim: ContentClaim) -> bytes | None:
         """Read all of a claim and return its block CRCs, None for one of a single block. Raises as `read` does."""
@@ -264,10 +271,10 @@ class ContentReader:
             return self._blocks_of(file, place, claim)
 
     def _blocks_of(self, file: File, place: ClaimLocation, claim: ContentClaim) -> bytes:
-        """The block CRCs. The ledger drops them with the last claimant: for what is only pinned or archived since
-        then they are worked out again, by one pass over the whole claim that its own CRC proves right.
+        """The block CRCs. They go with the last claimant: for what is only pinned or archived since then, and where
+        they can't be read, they are worked out again, by one pass over the whole claim that its own CRC proves right.
         """
-        crcs = self._ledger.claim_blocks(claim)
+        crcs = self.known_blocks(claim)
         if crcs is not None:
             return crcs
         hasher = Hasher()
@@ -277,6 +284,7 @@ class ContentReader:
         found = hasher.block_crcs()
         if hasher.crc != claim.crc or found is None:
             raise self._corrupt(place, 0, claim.length)
+        self._blocks.learn(claim, found)
         return found
 
     def _read_blocks(

@@ -19,11 +19,10 @@ from ullage.engine.content.availability import Availability
 from ullage.engine.flowfile.definitions import default_definition, require_possible
 from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver
 from ullage.engine.flowfile.removal import EMPTIED, EXPIRY, UNREADABLE, Removal, Told
-from ullage.engine.ledger.swap import SwapFiles, blocks_of, points_into, summarize
+from ullage.engine.ledger.swap import SwapFiles, points_into, summarize
 from ullage.engine.model import (
     HANDLE_QUEUE,
     STAGED_QUEUE,
-    ClaimBlocks,
     Delete,
     EventType,
     FlowFileRecord,
@@ -403,10 +402,8 @@ class QueueManager:
             self._parts.committer.commit([SwapDrop(old.name), *content.set_aside, *events], creates=False)
             queue.swap_replaced(old, None)
             return old.count
-        claims = {(record.claim.resource, record.claim.offset) for record in kept if record.claim is not None}
-        blocks = [crcs for crcs in content.blocks if (crcs.resource, crcs.offset) in claims]
         new = summarize(kept, queue.definition, self._parts.clock.now_millis())
-        self._write_file(new, kept, blocks, [SwapDrop(old.name), new, *content.set_aside, *events])
+        self._write_file(new, kept, [SwapDrop(old.name), new, *content.set_aside, *events])
         queue.swap_replaced(old, new)
         return old.count - new.count
 
@@ -449,21 +446,13 @@ class QueueManager:
     def _write_swap(self, queue: FlowFileQueue, batch: list[FlowFileRecord]) -> SwapOut:
         summary = summarize(batch, queue.definition, self._parts.clock.now_millis())
         uuids = b"".join(record.uuid for record in batch)
-        self._write_file(
-            summary, batch, blocks_of(self._parts.ledger, batch), [msgspec.structs.replace(summary, uuids=uuids)]
-        )
+        self._write_file(summary, batch, [msgspec.structs.replace(summary, uuids=uuids)])
         return summary
 
-    def _write_file(
-        self,
-        summary: SwapOut,
-        records: list[FlowFileRecord],
-        blocks: list[ClaimBlocks],
-        operations: Sequence[Operation],
-    ) -> None:
+    def _write_file(self, summary: SwapOut, records: list[FlowFileRecord], operations: Sequence[Operation]) -> None:
         """A durable swap file, then the transaction that names it; without the transaction no file either."""
         try:
-            self._swap_files.write(summary, records, blocks)
+            self._swap_files.write(summary, records)
             self._parts.committer.commit(operations, creates=True)
         except (CommitOutcomeUnknown, RepositoryStopped):
             raise  # the log may name the file

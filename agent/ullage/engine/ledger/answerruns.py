@@ -6,14 +6,14 @@ may have been replaced. So it stays until the run's hour is over, or until a per
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.remembered import ANSWERS_SPACE, is_over
+from ullage.engine.ledger.remembered import is_over
 from ullage.engine.ledger.runfiles import RunFiles, given_up, given_up_blocks
 from ullage.engine.model import UUID_BYTES, Answer, Operation, RunFile, SetAside
 from ullage.engine.runs.rows import BlockDamaged, Key, RunRow, key_of
@@ -37,11 +37,6 @@ class AnswerRuns:
         self._ledger = ledger
         self._serde = serde
         self._damages: dict[bytes, _Damage] = {}
-        self._listed: frozenset[int] = frozenset()
-        """Numbers of the runs in the snapshot that was written last."""
-
-        self._known: frozenset[int] = frozenset()
-        """Those of the last one that was published as well: a failed rename may have come to pass."""
 
     def find(self, key: bytes, now_millis: int) -> Answer | None:
         """The answer to a key, while it is good. AnswerUnknown where what may hold it cannot be read."""
@@ -64,17 +59,6 @@ class AnswerRuns:
         with self._ledger.lock:
             answers, runs = self._ledger.answers.freeze()
         return self._write(answers, runs)
-
-    def published(self) -> None:
-        """The snapshot that lists them is: what it does not list leaves the disk."""
-        self._known = self._listed
-        self._remove_all_but(self._listed)
-
-    def remove_leftovers(self) -> None:
-        """Runs that the snapshot of a start does not list: of a checkpoint that did not come to its rename, or over."""
-        with self._ledger.lock:
-            self._listed = self._known = frozenset(run.number for run in self._ledger.answers.runs())
-        self._remove_all_but(self._listed)
 
     def set_aside(self) -> list[SetAside]:
         """What cannot be read, as far as somebody has tried, in the form of records set aside."""
@@ -109,32 +93,23 @@ class AnswerRuns:
 
     def problems(self, *, deep: bool) -> Iterator[str]:
         """What `check` has to say; `deep`: reads every block."""
-        with self._ledger.lock:
-            runs = self._ledger.answers.runs()
-        for run in runs:
-            if deep:
-                found = [block for block in self.files.blocks(run) if isinstance(block, BlockDamaged)]
-            else:
-                found = [damage for damage in (self._head_damage(run),) if damage is not None]
-            for damage in found:
+        for run in self._ledger.runs_of(self.files.space):
+            for damage in self.files.damages(run, deep=deep):
                 self._note(run, damage)
                 yield f"{damage}; requests are refused whose answers it may hold"
-        known = {run.number for run in runs} | self._known
-        if not self._ledger.set_aside.may_mean_run():
-            leftovers = (number for number in self.files.numbers() if number not in known)
-            yield from (f"run {self.files.path(number)} is listed by no snapshot" for number in leftovers)
+        yield from self.files.leftovers()
 
     def _write(self, answers: Sequence[Answer], runs: tuple[RunFile, ...]) -> Iterator[list[Operation]]:
         readable, others = self._parted(answers)
         if readable:
-            above = max((run.number for run in runs), default=0)
-            newest = max(answer.millis for answer in readable)
-            run = self.files.write_run(above, ANSWERS_SPACE, newest, self._rows(readable))
-            with self._ledger.lock:  # durable, and listed by this snapshot or, where that fails, by the next
-                self._ledger.answers.settle(run, others)
+            with closing(self.files.begin()) as new:
+                for row in self._rows(readable):
+                    new.add(row)
+                run = new.finish(max(answer.millis for answer in readable))
+                with self._ledger.lock:  # durable, and listed by this snapshot or, where that fails, by the next
+                    self._ledger.answers.settle(run, others)
             runs = (*runs, run)
-        self._listed = frozenset(run.number for run in runs)
-        self._known |= self._listed
+        self.files.list(runs)
         listed: list[Operation] = [*runs, *others]
         for at in range(0, len(listed), BLOCK_RECORDS):
             yield listed[at : at + BLOCK_RECORDS]
@@ -191,13 +166,6 @@ class AnswerRuns:
             raise BlockDamaged(f"an answer in {self.files.path(run.number)} does not decode: {error}", block) from error
         return [each for each in found if isinstance(each, Answer)]
 
-    def _head_damage(self, run: RunFile) -> BlockDamaged | None:
-        try:
-            self.files.run(run)
-        except BlockDamaged as error:
-            return error
-        return None
-
     def _note(self, run: RunFile, error: BlockDamaged) -> None:
         damage = _Damage(run.number, error.block, str(error))
         self._damages[self._id(damage)] = damage
@@ -208,7 +176,3 @@ class AnswerRuns:
     def _place(self, damage: _Damage) -> str:
         name = f"run {self.files.path(damage.number)}"
         return name if damage.block is None else f"block {damage.block} of {name}"
-
-    def _remove_all_but(self, listed: frozenset[int]) -> None:
-        if not self._ledger.set_aside.may_mean_run():
-            self.files.remove_all_but(listed)

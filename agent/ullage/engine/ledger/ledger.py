@@ -15,10 +15,12 @@ import msgspec
 
 from ullage.engine.byteranges import end_of_moves, unpack_ranges
 from ullage.engine.ledger.aside import set_aside
+from ullage.engine.ledger.blockrows import BLOCKS_SPACE
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
+    BLOCK_BYTES,
     Action,
     Answer,
     ClaimBlocks,
@@ -265,10 +267,10 @@ class Ledger(LedgerState):
     def _drop_blocks(self, entry: ResourceEntry, claim: ContentClaim) -> None:
         """Forget a claim's block CRCs, which went with its last claimant, unless a pin still reads by them.
 
-        A view has copied the shard by now if it must have them: it leaves out those of claims that are not live.
+        What a swap file holds of the resource claim may be this claim too: then they go with the resource claim.
         """
-        if not entry.uses(claim):
-            self.blocks[claim.resource % SHARDS].pop((claim.resource, claim.offset), None)
+        if claim.length > BLOCK_BYTES and not entry.swapped and not entry.uses(claim):
+            self.blocks.delete((claim.resource, claim.offset))
 
     def _define_queue(self, operation: QueueDefinition, transaction: int, millis: int) -> None:
         self.queues[operation.number] = operation
@@ -353,7 +355,7 @@ class Ledger(LedgerState):
         self.answers.add(operation, transaction)
 
     def _list_run(self, operation: RunFile, transaction: int, millis: int) -> None:
-        self.answers.take_run(operation)
+        (self.blocks if operation.space == BLOCKS_SPACE else self.answers).take_run(operation)
 
     def _set_write(self, operation: StagedWrite, transaction: int, millis: int) -> None:
         self.writes.set(operation)
@@ -373,10 +375,7 @@ class Ledger(LedgerState):
                 output.sources = None
 
     def _set_blocks(self, operation: ClaimBlocks, transaction: int, millis: int) -> None:
-        shard = operation.resource % SHARDS
-        if self._view is not None:
-            self._view.keep_resources(shard)
-        self.blocks[shard][operation.resource, operation.offset] = operation
+        self.blocks.set((operation.resource, operation.offset), operation.crcs)
 
     def _raise_ceiling(self, operation: IndexCeiling, transaction: int, millis: int) -> None:
         self.index_ceiling = max(self.index_ceiling, operation.ceiling)
@@ -405,8 +404,7 @@ class Ledger(LedgerState):
         entry = self._entry_of(claim)
         if self._view is not None:
             self._view.keep_resources(claim.resource % SHARDS)
-        if entry.remove(claim):
-            self._drop_blocks(entry, claim)
+        entry.remove(claim)
 
     def _swap_in(self, operation: SwapIn, transaction: int, millis: int) -> None:
         if operation.name not in self.swaps:
@@ -416,8 +414,6 @@ class Ledger(LedgerState):
             # Only at a restart: a running repository has read the file before its commit (`swapping_in`).
             content = self._read_swap(operation.name)
         self.swapped_in.add(operation.name)
-        for blocks in content.blocks:
-            self._set_blocks(blocks, transaction, millis)
         once = {record.uuid: record for record in content.records}.values()
         usable = [record for record in once if self._can_create(record)]
         self._create(usable)

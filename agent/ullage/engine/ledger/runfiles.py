@@ -1,8 +1,9 @@
-"""The directory of a repository's runs: rows of the ledger that left memory.
+"""The directory of a key space's runs: rows of the ledger that left memory.
 
-    <root>/flowfile/runs/<number>.run
+    <root>/flowfile/runs/<key space>/<number>.run
 
-A run counts once a published snapshot lists it, and as long as one does; any other file there is a leftover.
+A run counts once a published snapshot lists it, and as long as one does; any other file there is a leftover, but for
+what this process has written and the next snapshot will list.
 
     run written, synced | its directory synced | snapshot that lists it synced | rename | unlisted runs unlinked
                                                                                  ^ commit point
@@ -10,15 +11,17 @@ A run counts once a published snapshot lists it, and as long as one does; any ot
 
 import os
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 
 import msgspec
 
-from ullage.engine.files import make_directories
+from ullage.engine.files import File, make_directories
 from ullage.engine.keepers import Keepers
+from ullage.engine.ledger.state import LedgerState
 from ullage.engine.model import RunFile
-from ullage.engine.runs.rows import BlockDamaged, RowBlock, RowRun, RowsHead, RunRow, write_rows
+from ullage.engine.runs.rows import BlockDamaged, RowBlock, RowRun, RowsHead, RowsWriter, RunRow
 from ullage.engine.wal.serde import require_serde
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import FormatTooNew, RepositoryDamaged
@@ -26,41 +29,104 @@ from ullage.errors import FormatTooNew, RepositoryDamaged
 RUNS = "runs"
 SUFFIX = ".run"
 
+ROOM = 1.5
+"""So many times its length must be free before a run is written that nothing needs: what is left is for commits."""
+
+
+class NewRun:
+    """A run that is being written, whose file nobody removes until `close`: by then the ledger knows it, or nobody
+    will. Used by one thread.
+    """
+
+    def __init__(self, files: "RunFiles", number: int, file: File, head: RowsHead) -> None:
+        """Use `RunFiles.begin`."""
+        self._files, self._number = files, number
+        self._close_file = weakref.finalize(self, file.close)  # once
+        self._writer = RowsWriter(file, head)
+        self._is_finished = False
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return self._writer.rows
+
+    def add(self, row: RunRow) -> None:
+        """The next row, in order."""
+        self._writer.add(row)
+
+    def finish(self, newest_millis: int = 0, through: int | None = None) -> RunFile:
+        """Make it and its name durable: only then may a snapshot list it. It stands in the place of the runs up to
+        `through`; None: it is the newest one.
+        """
+        written = self._writer.finish()
+        self._close_file()
+        # | run synced | snapshot published, rows gone from memory | power | no name: they are forgotten |
+        self._files.sync_names()
+        self._is_finished = True
+        through = self._number if through is None else through
+        bounds = written.first, written.last
+        said = written.rows, written.length, written.crc, *bounds, newest_millis
+        return RunFile(self._number, self._files.space, *said, through)
+
+    def close(self) -> None:
+        """What is not finished is removed, now or with other leftovers."""
+        self._close_file()
+        self._files.let_go(self._number, is_kept=self._is_finished)
+
 
 class RunFiles:
-    """Thread-safe, but for `write_run` and `remove_all_but`, which one checkpoint at a time does."""
+    """Thread-safe. The snapshots' part is one checkpoint's at a time: `list`, `published`."""
 
-    def __init__(self, place: RecordDirectory) -> None:
+    def __init__(self, place: RecordDirectory, space: str, ledger: LedgerState) -> None:
+        self.space = space
         self.directory = place.path
         self._place = place
         self._files = place.files
+        self._ledger = ledger
         self._lock = threading.Lock()
         self._open: dict[int, RowRun] = {}
         self._keepers = Keepers(self._lock)
+        self._writing: set[int] = set()
+        self._last_number = 0
+        self._listed: frozenset[int] = frozenset()
+        """Numbers of the runs in the snapshot that was written last."""
 
-    def write_run(self, above: int, space: str, newest_millis: int, rows: Iterable[RunRow]) -> RunFile:
-        """Write a run and make it and its name durable: only then may a snapshot list it. Its number is above any that
-        has a file, and above the one given. What a failure leaves is removed, now or with other leftovers.
-        """
+        self._known: frozenset[int] = frozenset()
+        """Those of the last one that was published as well: a failed rename may have come to pass."""
+
+    def begin(self) -> NewRun:
+        """A new run. Its number is above any that has a file, or that counts."""
         if not self._files.exists(self.directory):
             make_directories(self._files, self.directory)
-        number = 1 + max((above, *self.numbers()))
-        path = self.path(number)
-        file = self._files.create(path)
+        with self._lock:
+            numbers = (*self.numbers(), *self._counting(), self._last_number)
+            number = self._last_number = 1 + max(numbers)
+            self._writing.add(number)  # before there is a file, which somebody else would take for a leftover
         try:
-            with closing(file):
-                written = write_rows(file, self._place.header(RowsHead, number=number, space=space), rows)
-            # | run synced | snapshot published, answers gone from memory | power | no name: they are forgotten |
-            self._files.sync_directory(self.directory)
+            file = self._files.create(self.path(number))
         except BaseException:
-            with suppress(OSError):  # the error that led here counts
-                self._files.unlink(path)
+            self._writing.discard(number)
             raise
-        bounds = written.first, written.last
-        return RunFile(number, space, written.rows, written.length, written.crc, *bounds, newest_millis)
+        return NewRun(self, number, file, self._place.header(RowsHead, number=number, space=self.space))
+
+    def has_room(self, count: int) -> bool:
+        """Whether there is room for so many bytes that nothing needs."""
+        return self._files.usage(os.path.dirname(self._place.path)).free_bytes >= ROOM * count
+
+    def sync_names(self) -> None:
+        """Make the runs' names durable."""
+        self._files.sync_directory(self.directory)
+
+    def let_go(self, number: int, *, is_kept: bool) -> None:
+        """A run is not being written any more."""
+        if not is_kept:
+            with suppress(OSError):  # the error that led here counts
+                self._files.unlink(self.path(number))
+        with self._lock:
+            self._writing.discard(number)
 
     def run(self, listed: RunFile) -> RowRun:
-        """A run that a snapshot lists, open for reading. BlockDamaged."""
+        """A run that counts, open for reading. BlockDamaged."""
         found = self._open.get(listed.number)
         if found is None:
             path = self.path(listed.number)
@@ -90,6 +156,16 @@ class RunFiles:
                 except BlockDamaged as error:
                     yield error
 
+    def damages(self, listed: RunFile, *, deep: bool) -> list[BlockDamaged]:
+        """What of a run cannot be read: its head or, `deep`, each of its blocks."""
+        if deep:
+            return [block for block in self.blocks(listed) if isinstance(block, BlockDamaged)]
+        try:
+            self.run(listed)
+        except BlockDamaged as error:
+            return [error]
+        return []
+
     def numbers(self) -> list[int]:
         """Of all runs on disk, in order; none where their directory is not there, or something else in its place."""
         try:
@@ -98,19 +174,29 @@ class RunFiles:
             return []
         return sorted(number for name in names if (number := run_number(name)) is not None)
 
-    def remove_all_but(self, listed: Collection[int]) -> None:
-        """Unlink the files that no published snapshot lists, unless somebody keeps them. No sync: what a crash brings
-        back, the next start removes again.
+    def list(self, runs: Iterable[RunFile]) -> None:
+        """The snapshot that is being written lists these."""
+        self._listed = frozenset(run.number for run in runs)
+        self._known |= self._listed
+
+    def published(self) -> None:
+        """It is published: what it does not list leaves the disk."""
+        self._known = self._listed
+        self._remove_leftovers()
+
+    def remove_leftovers(self) -> None:
+        """Runs that the snapshot of a start does not list: of a checkpoint that did not come to its rename, of merges
+        that no checkpoint followed, or over.
         """
-        with self._lock:
-            if self._keepers:
-                return
-            for number in [number for number in self._open if number not in listed]:
-                del self._open[number]
-        for number in self.numbers():
-            if number not in listed:
-                with suppress(IsADirectoryError):  # somebody's: no snapshot ever listed it
-                    self._files.unlink(self.path(number))
+        self._listed = self._known = self._counting()
+        self._remove_leftovers()
+
+    def leftovers(self) -> Iterator[str]:
+        """Files that no snapshot lists, nor the next one will."""
+        if not self._ledger.set_aside.may_mean_run():
+            found, writing = self.numbers(), set(self._writing)
+            known = self._counting() | self._known | writing
+            yield from (f"run {self.path(number)} is listed by no snapshot" for number in found if number not in known)
 
     def keeping(self) -> AbstractContextManager[None]:
         """While this lasts, no run is removed."""
@@ -125,6 +211,30 @@ class RunFiles:
 
     def path(self, number: int) -> str:
         return os.path.join(self.directory, run_name(number))
+
+    def _counting(self) -> frozenset[int]:
+        return frozenset(run.number for run in self._ledger.runs_of(self.space))
+
+    def _remove_leftovers(self) -> None:
+        """Unlink the files that no published snapshot lists, unless somebody keeps them. No sync: what a crash brings
+        back, the next start removes again.
+        """
+        if self._ledger.set_aside.may_mean_run():
+            return
+        # In this order: what is found and not being written any more is known to the ledger by now, or to nobody.
+        found = self.numbers()
+        with self._lock:
+            if self._keepers:
+                return
+            kept = self._listed | self._writing
+        kept |= self._counting()
+        with self._lock:
+            for number in [number for number in self._open if number not in kept]:
+                del self._open[number]  # who reads it holds it, and the file is closed after the last of them
+        for number in found:
+            if number not in kept:
+                with suppress(IsADirectoryError):  # somebody's: no snapshot ever listed it
+                    self._files.unlink(self.path(number))
 
     def _require(self, run: RowRun, length: int, listed: RunFile) -> None:
         """BlockDamaged if it is another run than the one listed: an old one, or another repository's."""

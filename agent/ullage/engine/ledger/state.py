@@ -6,16 +6,16 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from ullage.engine.ledger.aside import RecordsAside
+from ullage.engine.ledger.blockrows import BLOCKS_SPACE, BlockRows
 from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.staged import StagedWrites
 from ullage.engine.model import (
-    ClaimBlocks,
-    ContentClaim,
     FlowFileRecord,
     LeaseRecord,
     QueueDefinition,
     ResourceClaim,
+    RunFile,
     SetAside,
     SwapOut,
 )
@@ -29,10 +29,9 @@ CHANGED_MAX = 1 << 18
 
 
 class SwapContent(NamedTuple):
-    """What a swap file holds: the records, the block CRCs of their large claims, and what in it can't be used."""
+    """What a swap file holds: the records, and what in it can't be used."""
 
     records: list[FlowFileRecord]
-    blocks: list[ClaimBlocks]
     set_aside: Sequence[SetAside] = ()
 
 
@@ -51,8 +50,8 @@ class LedgerState:
         self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
         """Resource claims by index, which modulo 256 says in which shard."""
 
-        self.blocks: list[dict[tuple[int, int], ClaimBlocks]] = [{} for _ in range(SHARDS)]
-        """Block CRCs of large claims by resource claim and offset, in the shard of the resource claim."""
+        self.blocks = BlockRows()
+        """Block CRCs of large claims by resource claim and offset."""
 
         self.queues: dict[int, QueueDefinition] = {}
         """By number; removed ones too, since a number is never given again."""
@@ -136,10 +135,15 @@ class LedgerState:
                 records = list(shard.values())
             yield from records
 
-    def claim_blocks(self, claim: ContentClaim) -> bytes | None:
-        """The block CRCs of a large base claim."""
-        found = self.blocks[claim.resource % SHARDS].get((claim.resource, claim.offset))
-        return None if found is None else found.crcs
+    def runs_of(self, space: str) -> tuple[RunFile, ...]:
+        """The runs of a key space that count, oldest first."""
+        with self.lock:
+            return self.blocks.runs() if space == BLOCKS_SPACE else self.answers.runs()
+
+    @property
+    def longest_run(self) -> int:
+        """Bytes: about what the runs of the next checkpoint may take."""
+        return self.answers.longest_run + self.blocks.longest_flush
 
     def note_changed(self, entry: ResourceEntry) -> None:
         """The figures of a resource claim's file are others now, or will be; called under the lock."""

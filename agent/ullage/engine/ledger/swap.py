@@ -1,8 +1,7 @@
 """Swap files: FlowFiles of one queue that left memory.
 
 A record file (wal/records.py) whose header is a `SwapHeader`. What recovery needs, the summary with its shares, stands
-in the log and the snapshot, so that a start reads no swap file that stays swapped. The blocks hold the FlowFiles, then
-the block CRCs of their large claims.
+in the log and the snapshot, so that a start reads no swap file that stays swapped. The blocks hold the FlowFiles.
 
     <root>/swap/<millis>-<queue number>-<uuid>.swap
 """
@@ -17,12 +16,10 @@ from ullage.contract import QueuePriority
 from ullage.engine.batches import with_readable_attributes
 from ullage.engine.files import make_directories
 from ullage.engine.ledger.aside import set_aside
-from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swappeduuids import SwappedUuids
 from ullage.engine.model import (
     NO_ATTRIBUTES,
-    ClaimBlocks,
     ContentClaim,
     FlowFileRecord,
     Operation,
@@ -61,10 +58,10 @@ class SwapFiles:
         self._files = place.files
         self.uuids = SwappedUuids()
 
-    def write(self, summary: SwapOut, records: list[FlowFileRecord], blocks: list[ClaimBlocks]) -> None:
+    def write(self, summary: SwapOut, records: list[FlowFileRecord]) -> None:
         """Write a swap file and make it and its name durable: only then may a transaction name it."""
         header = self._place.header(SwapHeader, summary=msgspec.structs.replace(summary, shares=()))
-        operations: list[Operation] = [*records, *blocks]
+        operations: list[Operation] = [*records]
         if not self._files.exists(self.directory):  # somebody took it away
             make_directories(self._files, self.directory)
         runs = (operations[at : at + BLOCK_RECORDS] for at in range(0, len(operations), BLOCK_RECORDS))
@@ -107,7 +104,6 @@ class SwapFiles:
 
     def _content(self, reader: RecordReader[SwapHeader]) -> SwapContent:
         records: list[FlowFileRecord] = []
-        blocks: list[ClaimBlocks] = []
         aside: list[SetAside] = []
         millis = reader.header.summary.queued_max // 1_000
         for found, place in reader.blocks_each():
@@ -117,8 +113,6 @@ class SwapFiles:
             for operation in found:
                 if isinstance(operation, FlowFileRecord):
                     records.append(operation)
-                elif isinstance(operation, ClaimBlocks):
-                    blocks.append(operation)
                 elif isinstance(operation, Undecodable):
                     aside.append(set_aside(*operation, place, millis, 0))
         readable = with_readable_attributes(records)
@@ -126,7 +120,7 @@ class SwapFiles:
             if not with_readable_attributes([record]):
                 data = self._place.serde.encode_operation(record)
                 aside.append(set_aside(data, "its attributes do not decode", reader.header.summary.name, millis, 0))
-        return SwapContent(readable, blocks, aside)
+        return SwapContent(readable, aside)
 
     def names(self) -> list[str]:
         """All swap files on disk; none where their directory is gone, or something else lies in its place."""
@@ -208,15 +202,3 @@ def shares_of(records: list[FlowFileRecord]) -> tuple[SwapShare, ...]:
         )
         for resource, held in claims.items()
     )
-
-
-def blocks_of(ledger: Ledger, records: list[FlowFileRecord]) -> list[ClaimBlocks]:
-    """The block CRCs that must travel with these records."""
-    found: dict[tuple[int, int], ClaimBlocks] = {}
-    for record in records:
-        claim = record.claim
-        if claim is not None:
-            crcs = ledger.claim_blocks(claim)
-            if crcs is not None:
-                found[claim.resource, claim.offset] = ClaimBlocks(claim.resource, claim.offset, crcs)
-    return list(found.values())

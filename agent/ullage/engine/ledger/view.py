@@ -1,4 +1,4 @@
-"""The ledger as of one moment, without the answers to requests, for a checkpoint that reads it while commits go on.
+"""The ledger as of one moment, without what leaves memory for runs, for a checkpoint that reads it while commits go on.
 
 Records live in 256 shards. The view copies them a shard at a time; a writer that is about to change a shard which the
 view has not copied yet copies it first. No pause grows with the repository.
@@ -36,7 +36,7 @@ class LedgerView:
             self._flow_files[shard] = list(self._ledger.shards[shard].values())
 
     def keep_resources(self, shard: int) -> None:
-        """Copy a shard of resource claims and block CRCs before it changes; called under the ledger's lock."""
+        """Copy a shard of resource claims before it changes; called under the ledger's lock."""
         if self._resources[shard] is None:
             resources = self._ledger.resources[shard]
             if not resources:
@@ -51,12 +51,6 @@ class LedgerView:
                 for entry in resources.values()
             ]
             self._relocations.extend(e.relocation for e in resources.values() if e.relocation is not None)
-            # Not those that only a pin keeps: its session logs them again, and without it nobody would drop them.
-            kept.extend(
-                blocks
-                for (index, offset), blocks in self._ledger.blocks[shard].items()
-                if index in resources and offset in resources[index].live
-            )
             self._resources[shard] = kept
 
     def __iter__(self) -> Iterator[list[Operation]]:

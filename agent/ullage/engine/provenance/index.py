@@ -16,7 +16,7 @@ import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 
 from ullage.clock import Clock
 from ullage.contract import ProvenanceSettings
@@ -37,6 +37,7 @@ from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.provenance.terms import INDEXED_COLUMNS, conditions, keys_of
 from ullage.engine.runs.blockcache import BlockCache
 from ullage.engine.runs.sorted_run import RunDamaged
+from ullage.engine.runs.tiers import mergeable
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.provenance import EventQuery
 
@@ -51,29 +52,19 @@ SHARD_EVENTS_MAX = 1 << 20
 CACHE_BYTES = 8 << 20
 """Blocks of shards that are kept in memory: what the searches of a lineage, one after the other, look at again."""
 
-GROWTH = 4
-"""Shards are merged where none of them is more than a fourth of the whole: so an event is written again only when its
-shard grows fourfold, and a search looks at a few shards for each time that can happen.
-"""
-
 FEW = 64
 """Candidates of a shard that a query keeps: as many as it has for a FlowFile, or an attribute's rare value."""
 
 
-def mergeable(spans: Sequence[Span], bytes_max: int) -> slice | None:
+def mergeable_spans(spans: Sequence[Span], bytes_max: int) -> slice | None:
     """Which neighbours should be one shard, as many as can be; None: none."""
-    best: slice | None = None
-    for start in range(len(spans)):
-        events = size = largest = 0
-        for end in range(start, len(spans)):
-            events += spans[end].events
-            size += spans[end].bytes
-            largest = max(largest, spans[end].events)
-            if events > SHARD_EVENTS_MAX or size > bytes_max:
-                break
-            if largest * GROWTH <= events and (best is None or end + 1 - start > best.stop - best.start):
-                best = slice(start, end + 1)
-    return best
+    events = list(accumulate((span.events for span in spans), initial=0))
+    size = list(accumulate((span.bytes for span in spans), initial=0))
+
+    def fits(start: int, end: int) -> bool:
+        return events[end] - events[start] <= SHARD_EVENTS_MAX and size[end] - size[start] <= bytes_max
+
+    return mergeable([span.events for span in spans], fits)
 
 
 FileLookup = Callable[[EventFile], Iterator[int] | None]
@@ -99,7 +90,7 @@ class ProvenanceIndex:
         self._store = store
         self._settings = settings
         self._clock = clock
-        self._cache = BlockCache(CACHE_BYTES)
+        self._cache: BlockCache[memoryview] = BlockCache(CACHE_BYTES)
         self._step_lock = threading.Lock()
         self._shards: tuple[Shard, ...] | None = None
         self._damaged: set[Shard] = set()
@@ -227,7 +218,7 @@ class ProvenanceIndex:
         """Merge neighbours until no more are worth it; `files` are the first sequences of all event files."""
         while True:
             for shards in _runs(self._opened(), files):
-                run = mergeable([shard.span for shard in shards], int(self._settings.index_shard_size))
+                run = mergeable_spans([shard.span for shard in shards], int(self._settings.index_shard_size))
                 if run is not None:
                     self._merge_into_one(shards[run])
                     break

@@ -53,7 +53,7 @@ class Shard:
         self.run = run
 
     @classmethod
-    def open(cls, files: Files, path: str, cache: BlockCache) -> Shard | None:
+    def open(cls, files: Files, path: str, cache: BlockCache[memoryview]) -> Shard | None:
         """None for a file that is not whole."""
         try:
             return cls(SortedRun.open(files, path, MAGIC, ShardHeader, cache))

@@ -2,12 +2,25 @@
 
 import threading
 from collections import OrderedDict
+from typing import Generic, Protocol, TypeVar
+
+
+class Sized(Protocol):
+    """A block as its run has it."""
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        ...
+
+
+Block = TypeVar("Block", bound=Sized)
 
 BlockKey = tuple[int, str, int]
 """A run's number in this process, a section, a block."""
 
 
-class BlockCache:
+class BlockCache(Generic[Block]):
     """Verified blocks, the least recently used of which make room. Thread-safe; what is kept is not changed.
 
     Blocks of a run that is gone are asked for no more, so they make room before others.
@@ -16,7 +29,7 @@ class BlockCache:
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[BlockKey, memoryview] = OrderedDict()
+        self._blocks: OrderedDict[BlockKey, Block] = OrderedDict()
         self._bytes = 0
 
     @property
@@ -24,7 +37,7 @@ class BlockCache:
         """Bytes of all blocks."""
         return self._bytes
 
-    def find(self, key: BlockKey) -> memoryview | None:
+    def find(self, key: BlockKey) -> Block | None:
         """A block that is kept."""
         with self._lock:
             found = self._blocks.get(key)
@@ -32,7 +45,7 @@ class BlockCache:
                 self._blocks.move_to_end(key)
             return found
 
-    def keep(self, key: BlockKey, block: memoryview) -> None:
+    def keep(self, key: BlockKey, block: Block) -> None:
         """Keep a block, if it is not larger than all that may be kept."""
         with self._lock:
             if key in self._blocks:  # another thread has read it meanwhile

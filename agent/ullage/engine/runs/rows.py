@@ -5,10 +5,10 @@
     block   magic 4s "ULLb" | rows u32 | length u32 of the columns | CRC u32 | columns
     columns high words, u64 each | low words, u64 each | ends of the values, u32 each | the values
 
-A block belongs to its place: its CRC begins with the repository, the run's number and the block's offset, so that no
-block that was meant for another place passes for this one, and one behind damage proves itself. The head has each
-block's first key and its end, and the last 16 bits of every key: where keys are random, a search for one that is not
-there reads a block in one of 1,600 cases.
+A block belongs to its place: its CRC begins with the repository, the key space, the run's number and the block's
+offset, so that no block that was meant for another place passes for this one, and one behind damage proves itself. The
+head has each block's first key and its end, and the last 16 bits of every key: where keys are random, a search for one
+that is not there reads a block in one of 1,600 cases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 import weakref
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -45,7 +45,9 @@ SEARCHED_BYTES = 1 << 20
 
 _BLOCK = struct.Struct("<4sIII")
 _WORD = struct.Struct("<Q")
+_FILTER = struct.Struct("<H")
 _CRC_AT = 12
+_OBJECT_BYTES = 1_000
 _KEY_BYTES, _END_BYTES = 16, 4
 _FILTER_MASK = 0xFFFF
 
@@ -98,11 +100,12 @@ class BlockDamaged(RunDamaged):
 
 
 class RowBlock:
-    """The rows of one verified block."""
+    """The rows of one verified block. `nbytes` is what it takes in memory, about."""
 
     def __init__(self, columns: bytes, rows: int) -> None:
         """ValueError if they are not so many rows."""
         data = memoryview(columns)
+        self.nbytes = len(data) + _OBJECT_BYTES
         words, start = 8 * rows, (_KEY_BYTES + _END_BYTES) * rows
         if not 0 < start <= len(data):
             raise ValueError("no rows, or not as many as are said")
@@ -114,10 +117,11 @@ class RowBlock:
 
     def find(self, key: Key) -> bytes | None:
         """The value of a key."""
-        at = bisect_left(range(len(self._high)), key, key=lambda row: (self._high[row], self._low[row]))
-        if at == len(self._high) or (self._high[at], self._low[at]) != key:
-            return None
-        return self._value(at)
+        high, low = key
+        start = bisect_left(self._high, high)
+        end = bisect_right(self._high, high, start)
+        at = bisect_left(self._low, low, start, end)
+        return self._value(at) if at < end and self._low[at] == low else None
 
     def __len__(self) -> int:
         return len(self._high)
@@ -137,9 +141,9 @@ class RowRun:
         """Use `RowRun.open`."""
         self.path, self.crc, self.head = path, crc, head
         self._file = file
-        self._seed = _seed(head.repository, head.number)
+        self._seed = _seed(head.repository, head.space, head.number)
         self._counts, self._ends = memoryview(head.counts).cast("I"), memoryview(head.ends).cast("Q")
-        fences, self._filter = memoryview(head.fences).cast("Q"), memoryview(head.filter).cast("H")
+        fences = memoryview(head.fences).cast("Q")
         self._high, self._low = fences[: len(self._counts)], fences[len(self._counts) :]
         self._starts = array("Q", accumulate(self._counts, initial=0))
         """The number of each block's first row, and of all rows."""
@@ -168,12 +172,16 @@ class RowRun:
     def block_of(self, key: Key) -> int | None:
         """The block in which a key may be, as far as the head tells."""
         high, low = key
-        block = bisect_right(self._high, high) - 1
-        while block >= 0 and self._high[block] == high and self._low[block] > low:
-            block -= 1
-        if block < 0 or low & _FILTER_MASK not in self._filter[self._starts[block] : self._starts[block + 1]]:
-            return None
-        return block
+        start = bisect_left(self._high, high)
+        block = bisect_right(self._low, low, start, bisect_right(self._high, high, start)) - 1
+        return block if block >= 0 and self._may_have(block, low & _FILTER_MASK) else None
+
+    def _may_have(self, block: int, bits: int) -> bool:
+        filter, sought = self.head.filter, _FILTER.pack(bits)
+        at, end = _FILTER.size * self._starts[block] - 1, _FILTER.size * self._starts[block + 1]
+        while (at := filter.find(sought, at + 1, end)) > 0 and at % _FILTER.size:
+            continue  # halves of two neighbours look like it
+        return at >= 0
 
     def block(self, number: int) -> RowBlock:
         """One block, verified. BlockDamaged."""
@@ -204,8 +212,8 @@ def _require_columns(head: RowsHead, end: int) -> None:
         raise ValueError("the head has not as many rows as its blocks")
 
 
-def _seed(repository: str, number: int) -> int:
-    return crc32c(_WORD.pack(number), crc32c(repository.encode()))
+def _seed(repository: str, space: str, number: int) -> int:
+    return crc32c(_WORD.pack(number), crc32c(space.encode(), crc32c(repository.encode())))
 
 
 def _block_crc(begin: bytes, columns: bytes, offset: int, seed: int) -> int:
@@ -223,38 +231,40 @@ def _unpacked(data: bytes, offset: int, seed: int) -> RowBlock:
     return RowBlock(columns, rows)
 
 
-class _Writer:
-    """Blocks as they come, in pieces, and the columns of the head."""
+class RowsWriter:
+    """Writes a run row by row: `add` each in order, each key once and one at least, then `finish`."""
 
     def __init__(self, file: File, head: RowsHead) -> None:
         self.rows = 0
+        self.bytes = 0
+        """Of the blocks that are full."""
+
         self._file, self._head = file, head
-        self._seed = _seed(head.repository, head.number)
+        self._seed = _seed(head.repository, head.space, head.number)
         self._counts, self._ends, self._filter = array("I"), array("Q"), array("H")
         self._high, self._low = array("Q"), array("Q")
+        self._block: list[RunRow] = []
+        self._block_bytes = 0
         self._waiting: list[bytes] = []
-        self._written = self._end = 0
+        self._written = 0
+        self._first: Key | None = None
+        self._last: Key = (0, 0)
 
-    def add(self, block: Sequence[RunRow]) -> None:
-        keys, values = zip(*block, strict=True)
-        high_words, low_words = zip(*keys, strict=True)
-        high, low, ends = array("Q", high_words), array("Q", low_words), array("I", accumulate(map(len, values)))
-        self._filter.extend([word & _FILTER_MASK for word in low_words])
-        columns = b"".join((high.tobytes(), low.tobytes(), ends.tobytes(), *values))
-        begin = _BLOCK.pack(BLOCK_MAGIC, len(block), len(columns), 0)[:_CRC_AT]
-        crc = _block_crc(begin, columns, self._end, self._seed)
-        self._waiting += (_BLOCK.pack(BLOCK_MAGIC, len(block), len(columns), crc), columns)
-        self._end += _BLOCK.size + len(columns)
-        self.rows += len(block)
-        self._counts.append(len(block))
-        self._high.append(high[0])
-        self._low.append(low[0])
-        self._ends.append(self._end)
-        if self._end - self._written >= WRITTEN_BYTES:
-            self._write()
+    def add(self, row: RunRow) -> None:
+        """The next row."""
+        assert self._first is None or self._last < row.key, "keys that are not in order"
+        self._first, self._last = self._first or row.key, row.key
+        self.rows += 1
+        self._block.append(row)
+        self._block_bytes += _KEY_BYTES + _END_BYTES + len(row.value)
+        if self._block_bytes >= BLOCK_BYTES_WANTED:
+            self._end_block()
 
-    def finish(self) -> tuple[int, int]:
-        """The file's length, and the CRC of its head. Synced."""
+    def finish(self) -> WrittenRows:
+        """What was written, synced."""
+        if self._block:
+            self._end_block()
+        assert self._first is not None, "a run without a row"
         fences = self._high + self._low
         columns = {"counts": self._counts, "fences": fences, "ends": self._ends, "filter": self._filter}
         head = msgspec.structs.replace(self._head, **{name: column.tobytes() for name, column in columns.items()})
@@ -262,7 +272,26 @@ class _Writer:
         self._waiting.append(packed)
         self._write()
         self._file.sync()
-        return self._end + len(packed), crc32c(packed[:-TAIL_BYTES])
+        length, crc = self.bytes + len(packed), crc32c(packed[:-TAIL_BYTES])
+        return WrittenRows(self.rows, length, crc, packed_key(self._first), packed_key(self._last))
+
+    def _end_block(self) -> None:
+        block, self._block, self._block_bytes = self._block, [], 0
+        keys, values = zip(*block, strict=True)
+        high_words, low_words = zip(*keys, strict=True)
+        high, low, ends = array("Q", high_words), array("Q", low_words), array("I", accumulate(map(len, values)))
+        self._filter.extend([word & _FILTER_MASK for word in low_words])
+        columns = b"".join((high.tobytes(), low.tobytes(), ends.tobytes(), *values))
+        begin = _BLOCK.pack(BLOCK_MAGIC, len(block), len(columns), 0)[:_CRC_AT]
+        crc = _block_crc(begin, columns, self.bytes, self._seed)
+        self._waiting += (_BLOCK.pack(BLOCK_MAGIC, len(block), len(columns), crc), columns)
+        self.bytes += _BLOCK.size + len(columns)
+        self._counts.append(len(block))
+        self._high.append(high[0])
+        self._low.append(low[0])
+        self._ends.append(self.bytes)
+        if self.bytes - self._written >= WRITTEN_BYTES:
+            self._write()
 
     def _write(self) -> None:
         piece = b"".join(self._waiting)
@@ -275,23 +304,10 @@ class _Writer:
 
 def write_rows(file: File, head: RowsHead, rows: Iterable[RunRow]) -> WrittenRows:
     """Write and sync a whole run; `rows` come in order, each key once, and there is one at least."""
-    writer = _Writer(file, head)
-    block: list[RunRow] = []
-    size = 0
-    first: Key | None = None
-    last: Key = (0, 0)
+    writer = RowsWriter(file, head)
     for row in rows:
-        assert first is None or last < row.key, "keys that are not in order"
-        first, last = first or row.key, row.key
-        block.append(row)
-        size += _KEY_BYTES + _END_BYTES + len(row.value)
-        if size >= BLOCK_BYTES_WANTED:
-            writer.add(block)
-            block, size = [], 0
-    if block:
-        writer.add(block)
-    assert first is not None, "a run without a row"
-    return WrittenRows(writer.rows, *writer.finish(), packed_key(first), packed_key(last))
+        writer.add(row)
+    return writer.finish()
 
 
 def packed_key(key: Key) -> bytes:
@@ -313,9 +329,9 @@ class LostRows(NamedTuple):
     reason: str
 
 
-def salvaged_rows(file: ReadableRun, repository: str, number: int) -> Iterator[RowBlock | LostRows]:
+def salvaged_rows(file: ReadableRun, repository: str, space: str, number: int) -> Iterator[RowBlock | LostRows]:
     """Every block of a run that proves itself, wherever it lies, and what lies between them; the head is not needed."""
-    seed = _seed(repository, number)
+    seed = _seed(repository, space, number)
     end = file.size().length
     with suppress(ValueError, struct.error):  # without a head blocks may reach to the end
         _, end = read_head(file, RUN_MAGIC)

@@ -84,7 +84,7 @@ class _Place(NamedTuple):
 class SortedRun(Generic[About]):
     """A run that is open for reading. Thread-safe. The file is closed when nobody knows the run any more."""
 
-    def __init__(self, path: str, file: File, head: RunHead[About], cache: BlockCache) -> None:
+    def __init__(self, path: str, file: File, head: RunHead[About], cache: BlockCache[memoryview]) -> None:
         self.path = path
         self.about = head.about
         self.sections = head.sections
@@ -101,7 +101,9 @@ class SortedRun(Generic[About]):
         weakref.finalize(self, file.close)
 
     @classmethod
-    def open(cls, files: Files, path: str, magic: bytes, about: type[About], cache: BlockCache) -> SortedRun[About]:
+    def open(
+        cls, files: Files, path: str, magic: bytes, about: type[About], cache: BlockCache[memoryview]
+    ) -> SortedRun[About]:
         """RunDamaged for a file that is not there, not whole, or of another kind."""
         try:
             file = files.open(path)

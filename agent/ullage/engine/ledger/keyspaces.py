@@ -1,0 +1,66 @@
+"""All records that leave memory: each key space with its runs, as the log, a start, a check and a backup see them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from ullage.engine.ledger.answerruns import AnswerRuns
+from ullage.engine.ledger.blockrows import BLOCKS_SPACE
+from ullage.engine.ledger.blockruns import BlockRuns
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.remembered import ANSWERS_SPACE
+from ullage.engine.ledger.runfiles import RunFiles
+from ullage.engine.model import Operation, RunFile
+from ullage.engine.wal.state import RecordDirectory
+
+SPACES = (ANSWERS_SPACE, BLOCKS_SPACE)
+
+
+class KeySpaces:
+    """The runs of one repository, below a directory. Thread-safe."""
+
+    def __init__(self, ledger: Ledger, place: RecordDirectory) -> None:
+        def files(space: str) -> RunFiles:
+            inside = RecordDirectory(place.files, os.path.join(place.path, space), place.repository, place.serde)
+            return RunFiles(inside, space, ledger)
+
+        self.answers = AnswerRuns(ledger, files(ANSWERS_SPACE), place.serde)
+        self.blocks = BlockRuns(ledger, files(BLOCKS_SPACE))
+        self._files = {each.space: each for each in (self.answers.files, self.blocks.files)}
+
+    def freeze(self) -> Iterator[list[Operation]]:
+        """The runs of this moment, as a snapshot lists them."""
+        frozen = self.answers.freeze(), self.blocks.freeze()
+        return (block for blocks in frozen for block in blocks)
+
+    def published(self) -> None:
+        """The snapshot that lists them is."""
+        for files in self._files.values():
+            files.published()
+
+    def remove_leftovers(self) -> None:
+        """Runs that the snapshot of a start does not list."""
+        for files in self._files.values():
+            files.remove_leftovers()
+
+    def problems(self, *, deep: bool) -> Iterator[str]:
+        """What `check` has to say; `deep`: reads every block."""
+        yield from self.answers.problems(deep=deep)
+        yield from self.blocks.problems(deep=deep)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """While this lasts, no run is removed."""
+        with ExitStack() as stack:
+            for files in self._files.values():
+                stack.enter_context(files.keeping())
+            yield
+
+    def path(self, run: RunFile) -> str:
+        """Where the file of a run lies."""
+        return self._files[run.space].path(run.number)
+
+    def close(self) -> None:
+        """Close the files."""
+        self.blocks.close()
+        self.answers.files.close()
