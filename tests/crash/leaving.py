@@ -46,8 +46,8 @@ BLOCKS: list[Step | Restart] = [
     *[has_blocks("a"), checkpoint_of_merged],
     Restart(is_kill=True),
     *[merge_runs, put("a", 40), checkpoint],
-    *[has_blocks("a"), checkpoint] * 4,
-    merge_runs,
+    *[has_blocks("a"), checkpoint] * 3,
+    *[has_blocks("a"), checkpoint_of_merged],
     broken(checkpoint, fails("write", "*/snapshot.partial")),
     *[drop("a"), clean, checkpoint],
 ]

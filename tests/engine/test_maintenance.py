@@ -9,7 +9,7 @@ from ullage.engine import maintenance
 from ullage.engine.engine import Engine
 from ullage.engine.maintenance import MaintenanceRunner
 
-EACH_SECOND = ["volumes", "forgotten", "proof", "swap proof", "provenance", "index"]
+EACH_SECOND = ["volumes", "forgotten", "proof", "swap proof", "provenance", "index", "merge"]
 EVERY = {"clock", "clean", "truncate", "swap", "expire", "orphans", "purge", *EACH_SECOND}
 
 
