@@ -61,7 +61,7 @@ Key = tuple[KeptColumns | None, Hashable, str]
 """Whose column it is, None for any snapshot's; the piece; its name."""
 
 
-class _Kept:
+class _KeptColumn:
     """A column, how many bytes it counts, and its last reader: of which snapshot, and when, in monotonic seconds."""
 
     __slots__ = ("column", "number", "seconds", "size")
@@ -81,7 +81,7 @@ class Room:
         self._left = bytes_max
         self._clock = clock
         self._lock = threading.Lock()
-        self._columns: OrderedDict[Key, _Kept] = OrderedDict()
+        self._columns: OrderedDict[Key, _KeptColumn] = OrderedDict()
         """Those first that nobody has read for longest."""
 
     @property
@@ -105,7 +105,7 @@ class Room:
         Those of the same snapshot give none: tables are read from end to end, so that the last pieces would drive out
         the first, each time.
         """
-        kept = _Kept(_compact(column))
+        kept = _KeptColumn(_compact(column))
         with self._lock:
             if reader.is_over or key in self._columns:
                 return
@@ -132,7 +132,7 @@ class Room:
             while self._columns and self._columns[oldest := next(iter(self._columns))].seconds <= until:
                 self._drop(oldest)
 
-    def _read(self, key: Key, kept: _Kept, reader: KeptColumns) -> None:
+    def _read(self, key: Key, kept: _KeptColumn, reader: KeptColumns) -> None:
         kept.number, kept.seconds = max(kept.number, reader.number), self._clock.monotonic()
         self._columns.move_to_end(key)
 

@@ -312,6 +312,9 @@ def test_rows_that_are_alike_take_the_room_of_one(workshop: Workshop) -> None:
     assert [kept.find(number, "column", is_swapped=True) for number in range(4)] == columns
     assert kept.find("others", "column", is_swapped=True) is None
     assert room.left > 0
+    small = KeptColumns(Room(100, workshop.clock))
+    small.keep("one", "column", columns[0], is_swapped=True)
+    assert small.find("one", "column", is_swapped=True) is None
 
 
 def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
