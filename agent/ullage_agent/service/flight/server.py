@@ -91,7 +91,7 @@ class FlightServer:
         self._repository = terms.repository
         self.known = KnownPeers(terms.limits.flight_connections_each)
         self._snapshots = Snapshots(terms)
-        self._stalls = Stalls(terms.repository.clock)
+        self._stalls = Stalls(terms.repository.clock, self._snapshots.expire)
         self._uploads = Uploads(terms.repository.clock)
         for held in (self._snapshots.held, self._uploads.held):
             terms.repository.held.also(held)
@@ -153,7 +153,7 @@ class FlightServer:
         self._snapshots.close()
 
     def look(self) -> None:
-        """End the calls that stand still."""
+        """End the calls that stand still, and forget what nobody reads any more."""
         self._stalls.look()
 
     def _asked_for(self, call: FlightCall, note: Note) -> Batches:
