@@ -178,7 +178,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     flight_connections_each: int = 2_048
-    """The same of one principal, whose first call on one more is refused: half of them, so that the others, and strangers
+    """The same of one principal, whose first call on one more is refused: half, so that the others, and strangers
     with a quarter of what is left, find a place while it has all that it may.
     """
 

@@ -121,7 +121,8 @@ def test_who_has_a_token_gets_in_while_strangers_come_again_and_again(
     who have made a call before keep their connections, also while they stand and long after.
     """
     with Flooded(workshop, tmp_path, encrypted=encrypted).running() as node, node.channel() as early:
-        putting = Slow(raw.Raw(early, node.tokens["good"]), "DoPut", raw.descriptor(b"{}") + raw.schema_message(ONE.schema))
+        first = raw.descriptor(b"{}") + raw.schema_message(ONE.schema)
+        putting = Slow(raw.Raw(early, node.tokens["good"]), "DoPut", first)
         until(lambda: len(node.listener.flight.known.all()) == 1, "the call to be admitted")
         states: list[grpc.ChannelConnectivity] = []
         early.subscribe(states.append)
