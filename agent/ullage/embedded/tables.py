@@ -17,7 +17,8 @@ from ullage.contract import NO_QUEUE, QueueUse
 from ullage.embedded.asked import events_asked, records_asked
 from ullage.embedded.content import pinned
 from ullage.embedded.eventtable import event_batches
-from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, RecordColumns, Room, Shares
+from ullage.embedded.flowfiles import ROWS, Piece, RecordColumns, Shares
+from ullage.embedded.keptcolumns import KeptColumns, Room
 from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
@@ -48,7 +49,7 @@ class Moment:
         self.repository = repository
         self._engine = repository.engine
         self._snapshot = repository.engine.snapshot()
-        self.kept = KeptColumns(room or Room(0))
+        self.kept = KeptColumns(room)
         self.transaction, self.millis = self._snapshot.transaction, self._snapshot.millis
 
     @property
@@ -96,9 +97,7 @@ class Moment:
         made = RecordColumns(queues, self.kept)
         if not self._sees_all:
             pieces = map(self._visible, pieces)
-            made = RecordColumns(
-                queues, KeptColumns(Room(0)), partial(self.repository.seals.of, self.repository.acting)
-            )
+            made = RecordColumns(queues, KeptColumns(), partial(self.repository.seals.of, self.repository.acting))
         return gathered(made.chosen(pieces, columns, rows)) if rows else made.batches(pieces, columns)
 
     @property
@@ -245,7 +244,7 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     queues = dict.fromkeys((record.queue for record in records), wanted.queue)
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
-    made = RecordColumns(queues, KeptColumns(Room(0)), partial(repository.seals.of, repository.acting))
+    made = RecordColumns(queues, KeptColumns(), partial(repository.seals.of, repository.acting))
     batches = gathered(made.chosen(pieces, columns, rows)) if rows else made.batches(pieces, columns)
     gone = 0 if wanted.count is None else wanted.count - len(records)
     return map(OutgoingBatch, chain(batches, _none_gone(wanted, gone)))
