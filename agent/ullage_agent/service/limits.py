@@ -177,6 +177,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     address with most are ended. The rest is room for what comes between two looks (`service/flight/places.py`).
     """
 
+    flight_connections_each: int = 2_048
+    """The same of one principal, whose first call on one more is refused: half, so that the others, and strangers
+    with a quarter of what is left, find a place while it has all that it may.
+    """
+
     flight_call_seconds: float = 30.0
     """Until a connection's first admitted call. Clients connect when they have one, and ask an API server about a token
     within seconds.

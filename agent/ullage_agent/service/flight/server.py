@@ -89,7 +89,7 @@ class FlightServer:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._repository = terms.repository
-        self.known = KnownPeers()
+        self.known = KnownPeers(terms.limits.flight_connections_each)
         self._snapshots = Snapshots(terms)
         self._stalls = Stalls(terms.repository.clock, self._snapshots.expire)
         self._uploads = Uploads(terms.repository.clock)
@@ -125,7 +125,7 @@ class FlightServer:
         call.limit_waits(self._repository.clock, limits.stall_seconds, limits.flight_pause_seconds)
         try:
             call.principal = self._admitted(call)
-            self.known.add(call.far_end)
+            self.known.add(call.far_end, call.principal)
             note = Note(self._terms.audit, call, name)
             lane = self._streams if name in STREAMS else self._controls
             with note.left(), lane.counted(call.principal), self._stalls.watched(call), self._turns(name, call):
