@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from ullage.embedded.asked import ANY_RECORD, RecordsAsked
-from ullage.embedded.keptcolumns import KeptColumns
+from ullage.embedded.keptcolumns import KeptColumns, in_type
 from ullage.engine import paging
 from ullage.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFileRecord, SwapOut, unpack_attributes
 from ullage.engine.snapshots import RepositorySnapshot
@@ -129,22 +129,21 @@ class RecordColumns:
         self._kept = kept
         self._seals = seals
 
-    def batches(self, pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of the table, a batch a piece."""
-        schema = pa.schema([SCHEMA.field(name) for name in columns])
+    def batches(self, pieces: Iterable[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """These columns of the table, as they are sent, a batch a piece."""
+        columns = schema.names
         for piece in pieces:
             found = {name: self._find(piece, name) for name in columns}
             if missing := [name for name, column in found.items() if column is None]:
                 first, *others = _parts(piece.read(), columns)
                 for part in (first, *others) if others else ():  # too large to be kept
-                    made = self._made(part, piece, columns)
-                    yield pa.record_batch([made[name] for name in columns], schema=schema)
+                    yield batch_of(self._made(part, piece, columns), schema)
                 if others:
                     continue
                 for name, column in self._made(first, piece, missing).items():
                     self._kept.keep(piece.place, name, column, is_swapped=piece.is_swapped)
                     found[name] = column
-            batch = pa.record_batch([found[name] for name in columns], schema=schema)
+            batch = batch_of(found, schema)
             if batch.num_rows:
                 yield batch
 
@@ -155,7 +154,8 @@ class RecordColumns:
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         for piece in pieces:
             names = {*columns, *rows.columns}
-            known = {name: kept for name in names if (kept := self._find(piece, name)) is not None}
+            kept = {name: column for name in names if (column := self._find(piece, name)) is not None}
+            known = {name: in_type(column, SCHEMA.field(name).type) for name, column in kept.items()}
             if len(known) < len(names):
                 for part in _parts(piece.read(), names):
                     found = self._chosen_of(part, piece, columns, rows)
@@ -191,6 +191,11 @@ class RecordColumns:
                 values = OF_RECORDS[name](records)
             found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
         return found
+
+
+def batch_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Those of the schema, with runs where it says so."""
+    return pa.record_batch([in_type(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def _parts(records: Sequence[FlowFileRecord], names: Collection[str]) -> list[Sequence[FlowFileRecord]]:

@@ -40,7 +40,9 @@ class KeptColumns:
         """Set with the room's lock held."""
 
     def find(self, place: Hashable, name: str, *, is_swapped: bool) -> pa.Array | None:
-        """None if it has to be made. `place`: a swap file's name, or what tells a piece from the snapshot's others."""
+        """As it is kept, perhaps as runs; None if it has to be made. `place`: a swap file's name, or what tells a piece
+        from the snapshot's others.
+        """
         return None if self._room is None else self._room.find(self._key(place, name, is_swapped), self)
 
     def keep(self, place: Hashable, name: str, column: pa.Array, *, is_swapped: bool) -> None:
@@ -90,14 +92,12 @@ class Room:
         return self._left
 
     def find(self, key: Key, reader: KeptColumns) -> pa.Array | None:
-        """None if it has to be made."""
+        """As it is kept; None if it has to be made."""
         with self._lock:
             kept = self._columns.get(key)
-            if kept is None:
-                return None
-            self._read(key, kept, reader)
-        column = kept.column
-        return pc.run_end_decode(column) if pa.types.is_run_end_encoded(column.type) else column
+            if kept is not None:
+                self._read(key, kept, reader)
+        return None if kept is None else kept.column
 
     def keep(self, key: Key, column: pa.Array, reader: KeptColumns) -> None:
         """If there is room, or columns that only older snapshots have read give it.
@@ -138,6 +138,13 @@ class Room:
 
     def _drop(self, key: Key) -> None:
         self._left += self._columns.pop(key).size
+
+
+def in_type(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """The same column, with or without runs as the type says."""
+    if column.type == type:
+        return column
+    return pc.run_end_encode(column) if pa.types.is_run_end_encoded(type) else pc.run_end_decode(column)
 
 
 def _compact(column: pa.Array) -> pa.Array:

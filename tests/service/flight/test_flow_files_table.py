@@ -4,21 +4,23 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyarrow import flight
 
 from tests.service.flight.peer import Peer
 from tests.support import Workshop, committing, drain, put_all
-from ullage.embedded.keptcolumns import COLUMN_BYTES, KEPT_SECONDS, KeptColumns, Room
+from ullage.embedded.keptcolumns import COLUMN_BYTES, KEPT_SECONDS, KeptColumns, Room, in_type
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, format_uuid, unpack_attributes
-from ullage.wire.schemas import SCHEMAS
+from ullage.wire.schemas import ALIKE, SCHEMAS
 from ullage_agent.service.limits import DEFAULTS, Limits
 
 Row = dict[str, Any]
@@ -309,12 +311,32 @@ def test_rows_that_are_alike_take_the_room_of_one(workshop: Workshop) -> None:
 
     kept.keep("others", "column", pa.array(range(10_000), pa.int64()), is_swapped=True)
 
-    assert [kept.find(number, "column", is_swapped=True) for number in range(4)] == columns
+    found = [kept.find(number, "column", is_swapped=True) for number in range(4)]
+    assert [in_type(each, column.type) for each, column in zip(found, columns, strict=True)] == columns
     assert kept.find("others", "column", is_swapped=True) is None
     assert room.left > 0
     small = KeptColumns(Room(100, workshop.clock))
     small.keep("one", "column", columns[0], is_swapped=True)
     assert small.find("one", "column", is_swapped=True) is None
+
+
+@pytest.mark.parametrize("sent_bytes_max", [4 << 20, 300])
+def test_runs_say_the_same(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, sent_bytes_max: int) -> None:
+    """Of columns that are made, kept or chosen, whole and in pieces; other tables have none."""
+    monkeypatch.setattr("ullage_agent.service.flight.ipc.SENT_BYTES_MAX", sent_bytes_max)
+    with Peer.serving(filled(workshop)) as peer:
+        taken = peer.act("snapshot")[0]["id"]
+        for more in ({"columns": ["swapped", "uuid", "entry_millis"]}, {}, {}, {"where": "size > 100"}):
+            plain, runs = (peer.table("flowfiles", snapshot=taken, runs=each, **more) for each in (False, True))
+            with_runs = {field.name for field in runs.schema if pa.types.is_run_end_encoded(field.type)}
+            assert with_runs == ALIKE & set(plain.schema.names)
+            assert [decoded(column) for column in runs.columns] == [decoded(column) for column in plain.columns]
+        assert peer.table("queues", runs=True) == peer.table("queues")
+
+
+def decoded(column: pa.ChunkedArray) -> list[Any]:
+    chunks = [pc.run_end_decode(each) if pa.types.is_run_end_encoded(each.type) else each for each in column.chunks]
+    return list(chain.from_iterable(chunk.to_pylist() for chunk in chunks))
 
 
 def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
