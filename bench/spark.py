@@ -61,9 +61,9 @@ def seconds_of(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def count_bytes(_rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch:
+def count_bytes(_rows: pa.RecordBatch, contents: list[bytes]) -> pa.RecordBatch:
     """The least that a task can do with contents."""
-    return pa.RecordBatch.from_arrays([pa.array([sum(len(c or b"") for c in contents)], pa.int64())], names=["bytes"])
+    return pa.RecordBatch.from_arrays([pa.array([sum(map(len, contents))], pa.int64())], names=["bytes"])
 
 
 def noop(df: DataFrame) -> None:

@@ -208,6 +208,9 @@ def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None
     assert sum(run.span for run in runs) < 2 * wanted
     assert len(runs) < len(found) / 20
     assert where.part(3_000, 1).neighbours()[0] == []
+    resources = [place[0] for place in chosen]
+    assert where.first_rows() == sorted(map(resources.index, range(3)))
+    assert (where.part(3_000, 1).first_rows(), where.part(0, 0).first_rows()) == ([], [])
 
 
 def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
