@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -108,6 +108,10 @@ bench-peers: $(STAMP) ## The same beside NiFi's and Ambry's own classes; needs M
 
 bench-check: $(STAMP) ## Has a change made a main operation slower than at BASE (a revision or a directory)? 20 minutes
 	@$(BIN)/python -m bench.check $(BASE)
+
+bench-scale: COUNTS = 100000 1000000 10000000 100000000
+bench-scale: $(STAMP) ## What a node costs that holds ever more handles, COUNTS of them, in 2 GiB of memory; needs root, 40 GB and hours
+	@$(BIN)/python -m bench.scale --counts $(COUNTS)
 
 soak: $(STAMP) ## An hour of mixed load on a node: do memory, descriptors, disk and waiting stay as they were?
 	@$(BIN)/python -m bench.soak --write-docs --picture docs/soak.png

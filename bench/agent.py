@@ -10,7 +10,7 @@ import msgspec
 
 from bench.rounds import Rounds, rotate, seconds_of, settle
 from bench.serving import node, receiver, send_whole
-from bench.table import Row, Target
+from bench.table import OURSELVES, Row, Target
 from bench.workbench import Workbench
 from ullage.client.flight import FlightClient
 from ullage.client.http import HttpClient, items_of
@@ -26,6 +26,8 @@ BATCH = 1_000
 ROUND_BYTES = 40 * MEGABYTE
 """What one side puts in a round, but for contents that are larger."""
 
+RECEIVER = "a socket that only receives"
+
 
 def puts(bench: Workbench) -> Iterator[Row]:
     """Batches of 1,000 contents of 1 KB over each path, beside the engine in this process."""
@@ -34,6 +36,11 @@ def puts(bench: Workbench) -> Iterator[Row]:
     with bench.repository("engine", archive={"enabled": False}) as repository, ExitStack() as stack:
         there, _ = stack.enter_context(node(bench.path("node")))
         flight, local, http = clients(stack, there)
+        bare = stack.enter_context(receiver())
+
+        def to_receiver() -> None:
+            for _ in range(count):
+                send_whole(bare, contents, BATCH * KILOBYTE)
 
         def over_flight() -> None:
             for _ in flight.put_many(contents for _ in range(count)):
@@ -41,14 +48,16 @@ def puts(bench: Workbench) -> Iterator[Row]:
 
         sides = {
             "engine": partial(_timed, lambda: [repository.handles.put_many(contents) for _ in range(count)]),
+            "receiver": partial(_timed, to_receiver),
             "Flight": partial(_timed, over_flight),
             "socket": partial(_timed, lambda: [local.put_many(contents) for _ in range(count)]),
             "HTTP": partial(_timed, lambda: [_put_batch(http, contents) for _ in range(count)]),
         }
         seconds = rotate(bench.sizes.rounds, sides)
     for name, target in (("Flight", Target(0.6)), ("socket", None), ("HTTP", None)):
-        rounds = Rounds(BATCH * count, seconds[name], seconds["engine"])
-        yield rounds.row("agent", f"puts of 1 KB in batches of 1,000, {name}", "the engine, called", target)
+        for peer, against, wanted in (("engine", OURSELVES, target), ("receiver", RECEIVER, None)):
+            rounds = Rounds(BATCH * count, seconds[name], seconds[peer])
+            yield rounds.row("agent", f"puts of 1 KB in batches of 1,000, {name}", against, wanted)
 
 
 def single_puts(bench: Workbench) -> Iterator[Row]:
@@ -88,7 +97,7 @@ def _single(
             works["Flight"] = lambda: flight.put([content])
         seconds = rotate(rounds, {what: partial(repeated, work, count) for what, work in works.items()})
     for path in ("Flight", "socket", "HTTP"):
-        for peer, against in (("engine", "the engine, called"), ("receiver", "a socket that only receives")):
+        for peer, against in (("engine", OURSELVES), ("receiver", RECEIVER)):
             if path in seconds:
                 compared = Rounds(count, seconds[path], seconds[peer])
                 yield compared.row("agent", f"puts of {name}, one each, {path}", against)

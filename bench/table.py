@@ -32,6 +32,10 @@ class Target:
         return f"{'<=' if self.is_ceiling else '>='} {number(self.value)}"
 
 
+OURSELVES = "the engine, called"
+"""What a transport is held against, to see what it adds: of the measured tree, so that no other tree has this peer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One figure of one case: its values over the rounds, in `unit` ("x": a ratio)."""

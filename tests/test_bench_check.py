@@ -8,6 +8,7 @@ import pytest
 
 from bench import check
 from bench.check import MORE, ROUNDS, SLOWER, SUSPECT, suspects
+from bench.table import OURSELVES
 
 ROOT = Path(__file__).parents[1]
 NOISE = 0.15
@@ -51,7 +52,8 @@ def test_rows_that_are_no_speeds_are_left_out() -> None:
     row = {"case": "c", "what": "w", "against": "disk", "unit": "x", "target": None, "median": 0.5}
     ceiling = row | {"what": "bytes", "target": {"value": 1.1, "is_ceiling": True}}
 
-    assert check.speeds([row, ceiling, row | {"what": "memory", "unit": "MiB"}]) == {("c", "w", "disk"): 0.5}
+    ours = row | {"what": "put", "against": OURSELVES}
+    assert check.speeds([row, ceiling, ours, row | {"what": "memory", "unit": "MiB"}]) == {("c", "w", "disk"): 0.5}
 
 
 def test_a_slower_engine_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

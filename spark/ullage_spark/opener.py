@@ -171,9 +171,11 @@ class Opener(Carried):
         if near is None:
             return self._one_by_one(local, node, _seals(group, where), where.addresses())
         found, rows = near
-        contents: list[Any] = [None] * len(where)
-        for row, content in zip(rows.tolist(), found, strict=True):
-            contents[row] = content
+        contents: list[Any] = found
+        if len(found) < len(where) or (rows[1:] < rows[:-1]).any():
+            contents = [None] * len(where)
+            for row, content in zip(rows.tolist(), found, strict=True):
+                contents[row] = content
         for row, start, end in where.slices(rows):
             contents[row] = contents[row][start:end]
         if len(found) < len(where):

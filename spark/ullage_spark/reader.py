@@ -191,7 +191,7 @@ def _received(
     known = columns_of(wanted.name)
     columns = [name for name in known if name in names and name != NODE] or known[1:2]
     fields = ON_THE_WIRE[wanted.name]
-    ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns])
+    ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns], runs=True)
     for batch in asked_again(settings, lambda: flight_of(settings, node).table(ticket), busy_seconds=BUSY_SECONDS):
         yield as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -104,15 +105,24 @@ ON_THE_WIRE: Final = {table: {name_for_sql(field): field for field in schema} fo
 
 
 def as_timestamps(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
-    """A node's rows under Spark's names: milliseconds become timestamps, and 0, which says that there is no such time,
-    null.
+    """A node's rows under Spark's names, without runs: milliseconds become timestamps, and 0, which says that there is
+    no such time, null.
     """
     names = {field.name: name for name, field in ON_THE_WIRE[table].items()}
     columns = [
-        times(column) if is_time(ON_THE_WIRE[table][names[name]]) else column
+        _plain(column, is_millis=is_time(ON_THE_WIRE[table][names[name]]))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=[names[name] for name in batch.schema.names])
+
+
+def _plain(column: pa.Array, *, is_millis: bool) -> pa.Array:
+    if not pa.types.is_run_end_encoded(column.type):
+        return times(column) if is_millis else column
+    if is_millis:  # once a run; runs may go on beyond the column
+        runs = pa.RunEndEncodedArray.from_arrays(column.run_ends, times(column.values))
+        column = runs.slice(column.offset, len(column))
+    return pc.run_end_decode(column)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

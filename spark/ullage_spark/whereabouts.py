@@ -42,14 +42,13 @@ class Whereabouts:
 
     def first_rows(self) -> list[int]:
         """The first row of each resource claim, in order; of empty contents no row."""
-        resources = self._columns[0].tolist()
-        firsts = []
-        row = 0
-        for number in dict.fromkeys(resources):
-            row = resources.index(number, row)
-            if number != NO_CLAIM:
-                firsts.append(row)
-        return firsts
+        resources = self._columns[0]
+        begins = [0, *((resources[1:] != resources[:-1]).nonzero()[0] + 1).tolist()] if len(resources) else []
+        firsts: dict[int, int] = {}
+        for row, number in zip(begins, resources[begins].tolist(), strict=True):
+            firsts.setdefault(number, row)
+        firsts.pop(NO_CLAIM, None)
+        return list(firsts.values())
 
     def groups(self, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
         """The first row of each group of so many bytes and rows, and how many are in it: one at least."""

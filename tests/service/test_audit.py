@@ -21,10 +21,12 @@ from pyarrow import flight
 
 from tests.service.running import until
 from tests.service.secured import Secured
-from tests.service.socket.reader import Reader
+from tests.service.socket.reader import Reader, Refusal
 from tests.support import ManualClock
+from ullage.contract import Quantity
 from ullage.errors import Forbidden, Unauthenticated
 from ullage.uuids import parse_uuid
+from ullage.wire.frames import FrameKind
 from ullage_agent.cli.app import app
 from ullage_agent.service import audit
 from ullage_agent.service.audit import AuditLine, AuditLog, lines_of
@@ -143,6 +145,29 @@ def test_who_goes_before_the_answer_has_come_leaves_a_line_too(secured: Secured)
     assert {parse_uuid(id) for id in lines["RESOLVE_HANDLES"].ids} == {large}
     assert (len(lines["PUT"].ids), lines["PUT"].bytes > 0) == (1, True)
     assert "request-incomplete" in lines["PUT_STREAM"].why
+
+
+def test_descriptors_that_went_out_before_a_failure_leave_a_line_that_says_so(tmp_path: Path) -> None:
+    """64 of them go in one frame. The file of the next one is away, so that the client gets a problem after them."""
+    secured = Secured(tmp_path, socket=True, claims={"max_appendable_size": Quantity(1)})
+    with secured.running:
+        with secured.local("all") as local:
+            uuids = [local.put_many([b"x" * 4096])[0] for _ in range(65)]
+        reader = Reader(secured.socket, secured.tokens["all"].encode(), ("127.0.0.1", secured.ca_file))
+        files = [file for file in (tmp_path / "r").glob("c*/*/*") if file.stat().st_size]
+        last = max(files, key=lambda file: int(file.name.rpartition("-")[2]))
+        last.rename(tmp_path / "away")
+        reader.tell(2, 1, b"".join(uuids))
+        assert reader.hear()[0] == FrameKind.FILES
+        with pytest.raises(Refusal, match="content-missing"):
+            reader.hear()
+        reader.close()
+        (tmp_path / "away").rename(last)
+
+        (line,) = [line for line in _lines(secured) if line.operation == "RESOLVE_HANDLES"]
+
+    assert line.allowed
+    assert len(line.ids) == 65
 
 
 def test_refused_scrapes_leave_a_line(secured: Secured) -> None:

@@ -39,6 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.codegen.wholeStage", "false")  # a plan runs once here: compiling it takes longer
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # over TCP each task waits 40 ms to begin
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.driver.host", "127.0.0.1")

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import AHEAD_FILES, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
 from ullage_spark.whereabouts import ADDRESS, Whereabouts
+from ullage_spark.workers import begin_task
 
 Key = TypeVar("Key")
 
@@ -206,6 +208,9 @@ def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None
     assert sum(run.span for run in runs) < 2 * wanted
     assert len(runs) < len(found) / 20
     assert where.part(3_000, 1).neighbours()[0] == []
+    resources = [place[0] for place in chosen]
+    assert where.first_rows() == sorted(map(resources.index, range(3)))
+    assert (where.part(3_000, 1).first_rows(), where.part(0, 0).first_rows()) == ([], [])
 
 
 def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
@@ -238,17 +243,22 @@ def test_a_workers_second_task_is_not_looked_through_with_all_modules(spark: Spa
     fleet.fill(3, 5)
 
     def told(_rows: pa.RecordBatch, _contents: list[bytes]) -> pa.RecordBatch:
-        return pa.record_batch(
-            [pa.array([os.getpid()]), pa.array([gc.get_freeze_count()])], names=["process", "spared"]
-        )
+        seconds = [-time.perf_counter()]
+        spared = gc.get_freeze_count()  # walks through all of them
+        seconds += [time.perf_counter(), -time.perf_counter()]
+        begin_task()
+        seconds.append(time.perf_counter())
+        columns = [os.getpid(), spared, sum(seconds[2:]) / sum(seconds[:2])]
+        return pa.record_batch([pa.array([each]) for each in columns], names=["process", "spared", "share"])
 
     with snapshot(spark, endpoint=fleet.endpoint) as held:
-        df = held.with_content(told, "process bigint, spared bigint", parts=2)
+        df = held.with_content(told, "process bigint, spared bigint, share double", parts=2)
         first, second = df.collect(), df.collect()
 
-    again = [row.spared for row in second if row.process in {row.process for row in first}]
+    again = [row for row in second if row.process in {row.process for row in first}]
     assert again
-    assert min(again) > 10_000
+    assert min(row.spared for row in again) > 10_000
+    assert min(row.share for row in again) < 0.1  # to begin a task does not walk through them
 
 
 def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession, fleet: Fleet) -> None:

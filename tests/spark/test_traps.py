@@ -118,6 +118,17 @@ def test_a_time_beyond_all_calendars_is_the_last_one() -> None:
     assert found == [None, None, 1_000, 253_402_300_799_999_000, -1_000]
 
 
+def test_runs_are_rows_again() -> None:
+    """No more of them than the batch has, wherever the last run ends."""
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 9], pa.int32()), pa.array([0, 1, 2], pa.int64()))
+    batch = pa.record_batch([runs.slice(1, 4)] * 2, names=["expires_millis", "start"])
+
+    found = as_timestamps(batch, "flowfiles")
+
+    assert found.column("expires_time").cast(pa.int64()).to_pylist() == [None, 1_000, 2_000, 2_000]
+    assert found.column("start").to_pylist() == [0, 1, 2, 2]
+
+
 def test_reads_end_their_snapshot_in_any_case(spark: SparkSession, fleet: Fleet) -> None:
     """Also when what is done with it fails, and nothing of it is left at the nodes."""
 

@@ -19,7 +19,16 @@ from ullage.client.waits import Waits
 from ullage.errors import NotReachable, UllageError
 from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
-from ullage.wire.schemas import ATTRIBUTES, GET_SCHEMA, PUT_ATTRIBUTES, PUT_CONTENT, PUT_SCHEMA, SCHEMAS
+from ullage.wire.schemas import (
+    ATTRIBUTES,
+    BATCH_ROWS_MAX,
+    GET_SCHEMA,
+    PUT_ATTRIBUTES,
+    PUT_CONTENT,
+    PUT_SCHEMA,
+    SCHEMAS,
+    schema_sent,
+)
 from ullage.wire.tickets import (
     ClaimAddress,
     ContentTicket,
@@ -209,9 +218,9 @@ class FlightClient(Closable):
 
     def table(self, wanted: TableTicket) -> pa.RecordBatchReader:
         """A table, or what the ticket wants of it, as a stream of record batches."""
-        known = SCHEMAS.get(wanted.name, pa.schema([]))
-        names = known.names if wanted.columns is None else [name for name in wanted.columns if name in known.names]
-        schema = pa.schema([known.field(name) for name in names])
+        known = SCHEMAS.get(wanted.name, pa.schema([])).names
+        names = known if wanted.columns is None else [name for name in wanted.columns if name in known]
+        schema = schema_sent(wanted.name, names, runs=wanted.runs)
         with self._telling():
             reader = self._get(wanted, schema)
         return pa.RecordBatchReader.from_batches(schema, self._batches(reader))
@@ -255,6 +264,7 @@ class FlightClient(Closable):
 
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
         """What comes, if it is sound; NotReachable."""
+        has_runs = any(pa.types.is_run_end_encoded(field.type) for field in reader.schema)
         with self._telling():
             while True:
                 try:
@@ -264,6 +274,8 @@ class FlightClient(Closable):
                     return
                 if batch is None:
                     continue
+                if has_runs and batch.num_rows > BATCH_ROWS_MAX:
+                    raise NotReachable(f"{self.url}: the node sent {batch.num_rows} rows at a time")
                 try:
                     batch.validate(full=True)  # Arrow takes offsets and texts from the wire as they are
                 except pa.ArrowInvalid as error:

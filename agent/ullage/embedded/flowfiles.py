@@ -5,11 +5,9 @@ out that was not asked for, no row is ever a tuple, and no more than one piece i
 
 Resident FlowFiles go by their resource claim, or by uuid where there is no content: what lies together is read
 together. At a snapshot swapped ones go by their file, so that each is decoded for one part alone: that costs an agent
-ten times what it costs to send them. Columns that were worked out at a snapshot are kept for its next reader, because
-programs read a table again, action by action.
+ten times what it costs to send them. Columns that were worked out at a snapshot are kept (`keptcolumns.py`).
 """
 
-import threading
 from array import array
 from binascii import hexlify
 from collections import Counter
@@ -21,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from ullage.embedded.asked import ANY_RECORD, RecordsAsked
+from ullage.embedded.keptcolumns import KeptColumns, in_type
 from ullage.engine import paging
 from ullage.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFileRecord, SwapOut, unpack_attributes
 from ullage.engine.snapshots import RepositorySnapshot
@@ -120,46 +119,6 @@ class Shares:
         ]
 
 
-class Room:
-    """So many bytes of columns, for all snapshots together; its lock guards what is in it."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.left = bytes_max
-        """With `lock` held."""
-
-        self.lock = threading.Lock()
-
-
-class KeptColumns:
-    """Columns of one snapshot, by piece and name. Thread-safe.
-
-    What finds no room is decoded again, and nothing makes room for it: tables are read from end to end, so that the
-    last pieces would drive out the first, each time.
-    """
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._is_over = False
-        self._columns: dict[tuple[Hashable, str], pa.Array] = {}
-
-    def find(self, place: Hashable, name: str) -> pa.Array | None:
-        """None if it has to be made."""
-        return self._columns.get((place, name))
-
-    def keep(self, place: Hashable, name: str, column: pa.Array) -> None:
-        """If there is room."""
-        with self._room.lock:
-            if not self._is_over and (place, name) not in self._columns and column.nbytes <= self._room.left:
-                self._columns[place, name] = column
-                self._room.left -= column.nbytes
-
-    def end(self) -> None:
-        """Give the room back; what is still read from goes with its reader."""
-        with self._room.lock:
-            self._room.left += sum(column.nbytes for column in self._columns.values())
-            self._is_over, self._columns = True, {}
-
-
 class RecordColumns:
     """How columns are made: `queues` are names by number; what is kept is not made again."""
 
@@ -170,22 +129,21 @@ class RecordColumns:
         self._kept = kept
         self._seals = seals
 
-    def batches(self, pieces: Iterable[Piece], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of the table, a batch a piece."""
-        schema = pa.schema([SCHEMA.field(name) for name in columns])
+    def batches(self, pieces: Iterable[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """These columns of the table, as they are sent, a batch a piece."""
+        columns = schema.names
         for piece in pieces:
-            found = {name: self._kept.find(piece.place, name) for name in columns}
+            found = {name: self._find(piece, name) for name in columns}
             if missing := [name for name, column in found.items() if column is None]:
                 first, *others = _parts(piece.read(), columns)
                 for part in (first, *others) if others else ():  # too large to be kept
-                    made = self._made(part, piece, columns)
-                    yield pa.record_batch([made[name] for name in columns], schema=schema)
+                    yield batch_of(self._made(part, piece, columns), schema)
                 if others:
                     continue
                 for name, column in self._made(first, piece, missing).items():
-                    self._kept.keep(piece.place, name, column)
+                    self._kept.keep(piece.place, name, column, is_swapped=piece.is_swapped)
                     found[name] = column
-            batch = pa.record_batch([found[name] for name in columns], schema=schema)
+            batch = batch_of(found, schema)
             if batch.num_rows:
                 yield batch
 
@@ -196,7 +154,8 @@ class RecordColumns:
         schema = pa.schema([SCHEMA.field(name) for name in columns])
         for piece in pieces:
             names = {*columns, *rows.columns}
-            known = {name: kept for name in names if (kept := self._kept.find(piece.place, name)) is not None}
+            kept = {name: column for name in names if (column := self._find(piece, name)) is not None}
+            known = {name: in_type(column, SCHEMA.field(name).type) for name, column in kept.items()}
             if len(known) < len(names):
                 for part in _parts(piece.read(), names):
                     found = self._chosen_of(part, piece, columns, rows)
@@ -204,6 +163,9 @@ class RecordColumns:
             else:
                 mask = rows.mask(known.__getitem__, len(known[columns[0]]))
                 yield pa.record_batch([known[name].filter(mask) for name in columns], schema=schema)
+
+    def _find(self, piece: Piece, name: str) -> pa.Array | None:
+        return self._kept.find(piece.place, name, is_swapped=piece.is_swapped)
 
     def _chosen_of(
         self, records: Sequence[FlowFileRecord], piece: Piece, columns: Sequence[str], rows: RowFilter
@@ -229,6 +191,11 @@ class RecordColumns:
                 values = OF_RECORDS[name](records)
             found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
         return found
+
+
+def batch_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    """Those of the schema, with runs where it says so."""
+    return pa.record_batch([in_type(columns[field.name], field.type) for field in schema], schema=schema)
 
 
 def _parts(records: Sequence[FlowFileRecord], names: Collection[str]) -> list[Sequence[FlowFileRecord]]:

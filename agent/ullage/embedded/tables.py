@@ -17,7 +17,8 @@ from ullage.contract import NO_QUEUE, QueueUse
 from ullage.embedded.asked import events_asked, records_asked
 from ullage.embedded.content import pinned
 from ullage.embedded.eventtable import event_batches
-from ullage.embedded.flowfiles import ROWS, KeptColumns, Piece, RecordColumns, Room, Shares
+from ullage.embedded.flowfiles import ROWS, Piece, RecordColumns, Shares, batch_of
+from ullage.embedded.keptcolumns import KeptColumns, Room
 from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
@@ -27,7 +28,7 @@ from ullage.errors import EventNotFound, FlowFileNotFound, InvalidArgument, NotF
 from ullage.wire.matching import RowFilter
 from ullage.wire.problems import problem_of
 from ullage.wire.provenance import EventQuery
-from ullage.wire.schemas import SCHEMAS
+from ullage.wire.schemas import SCHEMAS, schema_sent
 from ullage.wire.tickets import TableTicket
 
 Row = tuple[Any, ...]
@@ -48,7 +49,7 @@ class Moment:
         self.repository = repository
         self._engine = repository.engine
         self._snapshot = repository.engine.snapshot()
-        self.kept = KeptColumns(room or Room(0))
+        self.kept = KeptColumns(room)
         self.transaction, self.millis = self._snapshot.transaction, self._snapshot.millis
 
     @property
@@ -64,12 +65,13 @@ class Moment:
 
     def batches(self, wanted: TableTicket) -> Iterator[OutgoingBatch]:
         """A table, or what the ticket wants of it, in record batches. One without rows says that work goes on."""
-        columns, rows = schema_of(wanted).names, rows_of(wanted)
+        schema, rows = schema_of(wanted), rows_of(wanted)
+        columns = schema.names
         queues = {number: queue.name for number, queue in self._snapshot.queues.items()}
         asked = records_asked(rows.predicate, queues)
         shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None, asked=asked)
         if wanted.name == "flowfiles":
-            return map(OutgoingBatch, self._flow_files(shares.pieces(), columns, rows, queues))
+            return map(OutgoingBatch, self._flow_files(shares.pieces(), schema, rows, queues))
         if wanted.name == "provenance":
             return self._provenance(wanted, columns, rows)
         reclamation = self.repository.reclamation
@@ -91,15 +93,13 @@ class Moment:
         return packed(iter(tables[wanted.name]()), SCHEMAS[wanted.name], columns, rows)
 
     def _flow_files(
-        self, pieces: Iterator[Piece], columns: Sequence[str], rows: RowFilter, queues: Mapping[int, str]
+        self, pieces: Iterator[Piece], schema: pa.Schema, rows: RowFilter, queues: Mapping[int, str]
     ) -> Iterator[pa.RecordBatch]:
         made = RecordColumns(queues, self.kept)
         if not self._sees_all:
             pieces = map(self._visible, pieces)
-            made = RecordColumns(
-                queues, KeptColumns(Room(0)), partial(self.repository.seals.of, self.repository.acting)
-            )
-        return gathered(made.chosen(pieces, columns, rows)) if rows else made.batches(pieces, columns)
+            made = RecordColumns(queues, KeptColumns(), partial(self.repository.seals.of, self.repository.acting))
+        return _record_batches(made, pieces, schema, rows)
 
     @property
     def _sees_all(self) -> bool:
@@ -235,7 +235,7 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands. InvalidArgument if
     that is not what the ticket wants, FlowFileNotFound at the end if there are fewer than it says.
     """
-    columns, rows = schema_of(wanted).names, rows_of(wanted)
+    schema, rows = schema_of(wanted), rows_of(wanted)
     is_whole = wanted.snapshot is None and wanted.part == (0, 1)
     if wanted.name != "flowfiles" or wanted.queue is None or not is_whole:
         raise InvalidArgument("with stream a table is flowfiles, of a queue, after and through a place, whole")
@@ -245,10 +245,19 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     queues = dict.fromkeys((record.queue for record in records), wanted.queue)
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
-    made = RecordColumns(queues, KeptColumns(Room(0)), partial(repository.seals.of, repository.acting))
-    batches = gathered(made.chosen(pieces, columns, rows)) if rows else made.batches(pieces, columns)
+    made = RecordColumns(queues, KeptColumns(), partial(repository.seals.of, repository.acting))
+    batches = _record_batches(made, pieces, schema, rows)
     gone = 0 if wanted.count is None else wanted.count - len(records)
     return map(OutgoingBatch, chain(batches, _none_gone(wanted, gone)))
+
+
+def _record_batches(
+    made: RecordColumns, pieces: Iterable[Piece], schema: pa.Schema, rows: RowFilter
+) -> Iterator[pa.RecordBatch]:
+    if not rows:
+        return made.batches(pieces, schema)
+    chosen = gathered(made.chosen(pieces, schema.names, rows))
+    return (batch_of(dict(zip(schema.names, batch.columns, strict=True)), schema) for batch in chosen)
 
 
 def _none_gone(wanted: TableTicket, gone: int) -> Iterator[pa.RecordBatch]:
@@ -274,7 +283,7 @@ def schema_of(wanted: TableTicket) -> pa.Schema:
         raise InvalidArgument("count is of events through a sequence, or of what a stream has taken through a place")
     if not columns or wanted.part[0] >= wanted.part[1]:
         raise InvalidArgument(f"part {wanted.part[0]} of {wanted.part[1]} of {len(columns)} columns")
-    return pa.schema([schema.field(column) for column in columns])
+    return schema_sent(wanted.name, columns, runs=wanted.runs)
 
 
 def rows_of(wanted: TableTicket) -> RowFilter:

@@ -2,6 +2,7 @@
 Spark's own types, are made from these.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -163,6 +164,31 @@ DESCRIPTIONS: Final = {
     "windows": "what the windows allow now for each operation, and when they open and close",
     "content": "content of FlowFiles and handles but no tombstones, a row for each piece of up to a MiB",
 }
+
+
+ALIKE: Final = frozenset(
+    (
+        *("queue", "resource_claim", "start", "swapped"),
+        *("entry_millis", "lineage_millis", "expires_millis", "deleted_millis"),
+    )
+)
+"""Columns of `flowfiles` that are mostly alike row after row: of what came together, and of one swap file."""
+
+BATCH_ROWS_MAX: Final = 100_000
+"""Of a batch with runs; a node sends some ten thousand. A run of any length takes a few bytes, and each row of it some
+once it is made rows again.
+"""
+
+
+def schema_sent(table: str, columns: Sequence[str], *, runs: bool) -> pa.Schema:
+    """As these columns of a table go over the wire: with `runs` those in `ALIKE` are run-end encoded."""
+    fields = [SCHEMAS[table].field(name) for name in columns]
+    if runs and table == "flowfiles":
+        fields = [
+            field.with_type(pa.run_end_encoded(pa.int32(), field.type)) if field.name in ALIKE else field
+            for field in fields
+        ]
+    return pa.schema(fields)
 
 
 def is_time(field: pa.Field) -> bool:

@@ -177,6 +177,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     address with most are ended. The rest is room for what comes between two looks (`service/flight/places.py`).
     """
 
+    flight_connections_each: int = 2_048
+    """The same of one principal, whose first call on one more is refused: half, so that the others, and strangers
+    with a quarter of what is left, find a place while it has all that it may.
+    """
+
     flight_call_seconds: float = 30.0
     """Until a connection's first admitted call. Clients connect when they have one, and ask an API server about a token
     within seconds.
@@ -252,9 +257,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     counters_each: int = 1_000
     """Counters that one principal has named, for the same reason; they are kept until a restart."""
 
-    columns_bytes: int = 64 * MIB
-    """Columns of FlowFiles that are kept for the next reader of a snapshot, of all snapshots together: eight columns of
-    800,000 FlowFiles.
+    columns_bytes: int = 96 * MIB
+    """Columns of FlowFiles that are kept for their next reader, of all snapshots together: eight columns of 2 million
+    FlowFiles, of which only uuids and addresses differ from row to row. To read them anew takes ten times as long.
     """
 
     wide_streams: int = 16

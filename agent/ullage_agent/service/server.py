@@ -379,6 +379,7 @@ def _within_descriptors(limits: Limits) -> Limits:
         connections=min(limits.connections, room),
         connections_per_peer=min(limits.connections_per_peer, room // 2),
         flight_connections=min(limits.flight_connections, room // 4),
+        flight_connections_each=min(limits.flight_connections_each, room // 8),
         requests=requests,
         requests_each=min(limits.requests_each, requests * 3 // 4),
         requests_per_peer=min(limits.requests_per_peer, requests // 2),

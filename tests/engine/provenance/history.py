@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from tests.support import event_store
+from tests.support import committing, event_store, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.model import EventType
 from ullage.engine.provenance.eventfiles import EventFiles
@@ -48,3 +48,12 @@ def told(event: ProvenanceEvent) -> tuple[object, ...]:
 def of_type(repository: Engine, type: EventType) -> list[ProvenanceEvent]:
     """The events of one type."""
     return [event for event in history(repository) if event.type == type]
+
+
+def work(repository: Engine, count: int = 3) -> None:
+    """So many FlowFiles in a queue, then one of them with another attribute in another queue."""
+    for number in range(count):
+        put_all(repository, "a", [b"x" * number], n=str(number))
+    with committing(repository) as session:
+        (flow_file,) = session.get_many("a", 1)
+        session.transfer(session.put_attribute(flow_file, "seen", "yes"), "b", "seen")

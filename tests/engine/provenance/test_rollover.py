@@ -7,18 +7,18 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from tests.engine.provenance.history import history, told, types
+from tests.engine.provenance.history import history, told, types, work
 from tests.failing_files import FailingFiles
-from tests.support import Workshop, committing, drain, event_store, flip, put_all, put_each, spec_at
+from tests.support import Workshop, drain, event_store, flip, put_all, put_each, spec_at
 from ullage.contract import Duration, OnFull, ProvenanceSettings, Quantity
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles, read_file
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.provenance import eventfiles, store
+from ullage.engine.provenance import store
 from ullage.engine.provenance.holds import HOLDS_MAX, Hold, Holds, Retained, expired
 from ullage.engine.salvaging import salvage
 from ullage.engine.wal.log import WriteAheadLog
-from ullage.errors import ProvenanceDamaged, RepositoryDamaged
+from ullage.errors import RepositoryDamaged
 from ullage.wire.provenance import EventQuery
 
 
@@ -26,30 +26,22 @@ def _files(repository: Engine) -> int:
     return len(event_store(repository).manifest.files)
 
 
-def _work(repository: Engine, count: int = 3) -> None:
-    for number in range(count):
-        put_all(repository, "a", [b"x" * number], n=str(number))
-    with committing(repository) as session:
-        (flow_file,) = session.get_many("a", 1)
-        session.transfer(session.put_attribute(flow_file, "seen", "yes"), "b", "seen")
-
-
 def test_events_are_the_same_in_the_log_and_in_a_file(repository: Engine) -> None:
     """A rollover moves events and changes nothing about them."""
-    _work(repository)
+    work(repository)
     before = [told(event) for event in history(repository)]
 
     assert repository.provenance.drain() == 4
 
     assert len(event_store(repository).manifest.files) == 1
     assert [told(event) for event in history(repository)] == before
-    _work(repository)
+    work(repository)
     assert [event.sequence for event in history(repository)] == list(range(1, 9))
 
 
 def test_the_sequence_survives_restarts(workshop: Workshop, repository: Engine) -> None:
     """Events have the same numbers after a crash, a clean close, a checkpoint and a rollover."""
-    _work(repository)
+    work(repository)
     expected = [told(event) for event in history(repository)]
     for step in (workshop.crash, workshop.reopen, workshop.crash, workshop.crash):
         repository = step()
@@ -66,7 +58,7 @@ def test_the_sequence_survives_restarts(workshop: Workshop, repository: Engine) 
 def test_a_snapshot_carries_what_is_not_drained(workshop: Workshop, repository: Engine) -> None:
     """The log goes with the snapshot as ever; events that no event file holds are in the snapshot."""
     logs = workshop.path / "flowfile" / "partition-0"
-    _work(repository)
+    work(repository)
     expected = [told(event) for event in history(repository)]
 
     repository.checkpoint(drains=False)
@@ -82,11 +74,11 @@ def test_a_rollover_is_due_by_time_or_by_count(workshop: Workshop, setting: dict
     """Maintenance moves events when they are old enough, or many enough."""
     repository = workshop.make(provenance=setting)
     upkeep = MaintenanceRunner(repository)
-    _work(repository, 2)
+    work(repository, 2)
     workshop.clock.advance(1)
     upkeep.run_due()
     assert _files(repository) == 0
-    _work(repository, 2)
+    work(repository, 2)
     workshop.clock.advance(5)
     upkeep.run_due()
 
@@ -156,7 +148,7 @@ def test_a_writer_that_nobody_maintains_rolls_over_itself(workshop: Workshop) ->
 def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: str, files: FailingFiles) -> None:
     """Whatever call fails, the events are still there once, and so they are when it is tried again."""
     repository = workshop.make()
-    _work(repository)
+    work(repository)
     expected = [told(event) for event in history(repository)]
     files.fail(kind.removesuffix(" again"), path, at=2 if kind.endswith(" again") else 1)
 
@@ -172,7 +164,7 @@ def test_a_failed_rollover_loses_nothing(workshop: Workshop, kind: str, path: st
 def test_a_rollover_that_finds_no_room_leaves_that_error(workshop: Workshop, files: FailingFiles) -> None:
     """Also where what was written of it cannot be removed: the next one begins anew."""
     repository = workshop.make()
-    _work(repository)
+    work(repository)
     files.fail("write", "*.parquet", error=errno.ENOSPC)
     files.fail("unlink", "*.parquet")
 
@@ -185,7 +177,7 @@ def test_a_rollover_that_finds_no_room_leaves_that_error(workshop: Workshop, fil
 def test_a_rollover_that_is_cut_short_after_a_failed_one_loses_nothing(workshop: Workshop, files: FailingFiles) -> None:
     """The disk may have the manifest whose sync failed: the file that it lists is not written anew under it."""
     repository = workshop.make()
-    _work(repository)
+    work(repository)
     files.fail("sync_directory", "*/provenance", at=2)  # the first one is for the name of the directory of events
     with pytest.raises(OSError, match="Input/output error"):
         repository.provenance.drain()
@@ -204,7 +196,7 @@ def test_a_rollover_that_is_cut_short_after_a_failed_one_loses_nothing(workshop:
 
 def test_a_failed_compression_loses_nothing(repository: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error inside the Parquet writer leaves the events in the log."""
-    _work(repository)
+    work(repository)
     expected = [told(event) for event in history(repository)]
 
     def fail(*_: object, **__: object) -> None:
@@ -244,10 +236,10 @@ def test_retention_removes_whole_files_oldest_first(workshop: Workshop) -> None:
     """By age and by bytes; events that only the log holds stay, and what went is known."""
     repository = workshop.make(provenance={"max_storage_time": Duration(60_000)})
     for _ in range(3):
-        _work(repository)
+        work(repository)
         repository.provenance.drain()
         workshop.clock.advance(25)
-    _work(repository)
+    work(repository)
 
     workshop.clock.advance(5)
     repository.provenance.retain()
@@ -266,9 +258,9 @@ def test_retention_removes_whole_files_oldest_first(workshop: Workshop) -> None:
 def test_retention_by_bytes_ends_when_nothing_can_go(workshop: Workshop) -> None:
     """A limit below one file removes what there is, once, and keeps the newest events."""
     repository = workshop.make(provenance={"max_storage_size": Quantity(1)})
-    _work(repository)
+    work(repository)
     repository.provenance.drain()
-    _work(repository)
+    work(repository)
 
     repository.provenance.step()
     repository.provenance.step()
@@ -280,7 +272,7 @@ def test_files_are_striped_over_the_directories(workshop: Workshop) -> None:
     """Each directory takes its turn, and all of them are read."""
     repository = workshop.make(storage={"provenance_directories": ("disk1/p", "disk2/p")})
     for _ in range(3):
-        _work(repository)
+        work(repository)
         repository.provenance.drain()
 
     assert len(list((workshop.path / "disk1" / "p").iterdir())) == 2
@@ -292,7 +284,7 @@ def test_files_are_striped_over_the_directories(workshop: Workshop) -> None:
 def test_anybody_can_read_an_event_file(workshop: Workshop, *, compresses: bool, codec: str) -> None:
     """It is Parquet with the documented columns, with or without compression."""
     repository = workshop.make(provenance={"compress_on_rollover": compresses})
-    _work(repository)
+    work(repository)
     repository.provenance.drain()
     (path,) = (workshop.path / "provenance" / "events").iterdir()
 
@@ -306,46 +298,9 @@ def test_anybody_can_read_an_event_file(workshop: Workshop, *, compresses: bool,
     assert rows[3]["queue"] == "a"
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_files_with_other_row_groups_are_read(
-    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, *, indexed: bool
-) -> None:
-    """How many rows a group has is the file's own affair: another version may have written it."""
-    repository = workshop.make()
-    monkeypatch.setattr(eventfiles, "ROW_GROUP_ROWS", 3)
-    _work(repository, 7)
-    repository.provenance.drain()
-    monkeypatch.setattr(eventfiles, "ROW_GROUP_ROWS", 5)
-    _work(repository, 7)
-    repository.provenance.drain()
-    monkeypatch.undo()
-    if indexed:
-        repository.provenance.index_step()
-
-    for event in history(repository):
-        assert repository.history.event(event.sequence) == event
-        assert event in repository.history.query(EventQuery(flow_file=event.flow_file)).events
-    assert [event.sequence for event in history(repository)] == list(range(1, 17))
-
-
-def test_a_footer_that_contradicts_the_manifest_is_named(workshop: Workshop, repository: Engine) -> None:
-    """Where a row is follows from the size of row groups, and a footer has no checksum: it has to agree."""
-    _work(repository)
-    repository.provenance.drain()
-    (path,) = (workshop.path / "provenance" / "events").iterdir()
-    table = pyarrow.parquet.read_table(io.BytesIO(path.read_bytes()))
-    with pyarrow.parquet.ParquetWriter(path, table.schema) as writer:
-        writer.write_table(table.slice(0, 1))
-        writer.write_table(table.slice(1))
-    workshop.expects_problems = True
-
-    with pytest.raises(ProvenanceDamaged, match=r"row groups have \[1, 3\] rows"):
-        repository.history.event(2)
-
-
 def test_a_damaged_or_missing_event_file_is_named(workshop: Workshop, repository: Engine) -> None:
     """`check` and reading say which file; everything else goes on, a start included."""
-    _work(repository)
+    work(repository)
     repository.provenance.drain()
     (path,) = (workshop.path / "provenance" / "events").iterdir()
     data = bytearray(path.read_bytes())
@@ -369,7 +324,7 @@ def test_a_lost_manifest_stops_the_start(workshop: Workshop, repository: Engine,
     file as one that nobody lists. Nothing is removed: put back, all is there; a salvage has everything but the history.
     """
     flow_files = list(put_each(repository, "kept", [b"1", b"2"]))
-    _work(repository)
+    work(repository)
     repository.provenance.drain()
     before = history(repository)
     workshop.close()
@@ -395,13 +350,13 @@ def test_a_lost_manifest_stops_the_start(workshop: Workshop, repository: Engine,
 
 def test_history_may_be_switched_off_and_on(workshop: Workshop, repository: Engine) -> None:
     """While it is off nothing is recorded; what was recorded stays, and the numbers go on without a gap."""
-    _work(repository)
+    work(repository)
     repository = workshop.reopen(provenance={"enabled": False})
-    _work(repository)
+    work(repository)
     repository.checkpoint()
     assert len(history(repository)) == 4
     repository = workshop.reopen(provenance={"enabled": True})
-    _work(repository)
+    work(repository)
 
     assert [event.sequence for event in history(repository)] == list(range(1, 9))
 
@@ -411,7 +366,7 @@ def test_events_that_a_reader_wants_stay_as_long_as_it_is_there(workshop: Worksh
     repository = workshop.make(provenance={"max_storage_time": Duration(60_000)})
     holds = repository.provenance.holds
     for _ in range(4):
-        _work(repository)
+        work(repository)
         repository.provenance.drain()
     now = workshop.clock.now_millis()
     assert holds.set("reader", Hold(5, now + 600_000), now)

@@ -4,22 +4,24 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyarrow import flight
 
 from tests.service.flight.peer import Peer
-from tests.support import Workshop, committing
-from ullage.embedded.flowfiles import KeptColumns, Room
+from tests.support import Workshop, committing, drain, put_all
+from ullage.embedded.keptcolumns import COLUMN_BYTES, KEPT_SECONDS, KeptColumns, Room, in_type
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, format_uuid, unpack_attributes
-from ullage.wire.schemas import SCHEMAS
-from ullage_agent.service.limits import Limits
+from ullage.wire.schemas import ALIKE, SCHEMAS
+from ullage_agent.service.limits import DEFAULTS, Limits
 
 Row = dict[str, Any]
 
@@ -195,85 +197,146 @@ def without_swap_files(repository: Engine) -> Iterator[None]:
         Path(name).write_bytes(content)
 
 
-def test_what_was_read_at_a_snapshot_is_kept_for_the_next_reader(workshop: Workshop) -> None:
-    """Column by column, in any order; as long as the snapshot lasts, and for nobody else."""
-    peer = Peer(filled(workshop))
-    expected = rows_of(peer.repository)
-    first, second = (peer.act("snapshot")[0]["id"] for _ in range(2))
-    peer.table("flowfiles", snapshot=first, columns=["uuid", "attributes", "swapped"])
-    peer.table("flowfiles", snapshot=first, columns=["queue"])
-
-    with without_swap_files(peer.repository):
-        table = peer.table("flowfiles", snapshot=first, columns=["queue", "uuid", "attributes"])
-        assert table.schema.names == ["queue", "uuid", "attributes"]
-        queues, uuids, attributes = (column.to_pylist() for column in table.columns)
-        found = dict(zip(uuids, zip(queues, attributes, strict=True), strict=True))
-        assert found == {id: (row["queue"], row["attributes"]) for id, row in expected.items()}
-        for wanted in ({"snapshot": first, "columns": ["size"]}, {"snapshot": second}, {}):
-            with pytest.raises(flight.FlightError):
-                peer.table("flowfiles", **wanted)
+def test_columns_of_a_swap_file_are_read_once_for_all_snapshots(workshop: Workshop) -> None:
+    """Column by column, in any order; those that nobody has asked for yet are read."""
+    with Peer.serving(filled(workshop)) as peer:
+        expected = rows_of(peer.repository)
+        first = peer.act("snapshot")[0]["id"]
+        peer.table("flowfiles", snapshot=first, columns=["uuid", "attributes", "swapped"])
+        peer.table("flowfiles", snapshot=first, columns=["queue"])
+        second = peer.act("snapshot")[0]["id"]
         peer.act("release", id=first)
-    peer.close()
+
+        with without_swap_files(peer.repository):
+            table = peer.table("flowfiles", snapshot=second, columns=["queue", "uuid", "attributes"])
+            assert table.schema.names == ["queue", "uuid", "attributes"]
+            queues, uuids, attributes = (column.to_pylist() for column in table.columns)
+            found = dict(zip(uuids, zip(queues, attributes, strict=True), strict=True))
+            assert found == {id: (row["queue"], row["attributes"]) for id, row in expected.items()}
+            for wanted in ({"snapshot": second, "columns": ["size"]}, {}):
+                with pytest.raises(flight.FlightError):
+                    peer.table("flowfiles", **wanted)
 
 
-def test_what_is_kept_is_bounded_and_given_back(workshop: Workshop) -> None:
-    """Beyond the room all rows come as well; the room of a snapshot that is over is the next one's."""
+def test_what_is_kept_is_of_its_own_snapshot_where_flow_files_change(workshop: Workshop) -> None:
+    """Between two snapshots some are taken out of their queue, from memory and from swap files, and others come."""
+    with Peer.serving(filled(workshop)) as peer:
+        before = peer.act("snapshot")[0]["id"]
+        first = peer.table("flowfiles", snapshot=before).sort_by("uuid")
+        taken = sum(len(drain(peer.repository, "in", 20)) for _ in range(3))
+        put_all(peer.repository, "in", [b"new"] * 50, n="new")
+        expected = rows_of(peer.repository)
+        after = peer.act("snapshot")[0]["id"]
+        tables = [peer.table("flowfiles", snapshot=id).sort_by("uuid") for id in (after, before, after)]
+
+    assert (taken, len(expected)) == (60, len(first) - 10)
+    assert set(tables[0].column("uuid").to_pylist()) == set(expected)
+    assert tables == [tables[0], first, tables[0]]
+
+
+def test_what_is_kept_is_bounded(workshop: Workshop) -> None:
+    """Beyond the room all rows come as well, and what only older snapshots have read gives its own."""
     repository = filled(workshop)
     expected = rows_of(repository)
-    peer = Peer(repository, limits=Limits(columns_bytes=9 * len(expected)))
-    taken = [peer.act("snapshot")[0]["id"] for _ in range(2)]
+    pieces = 1 + len(repository.snapshot().swaps)
+    limits = Limits(columns_bytes=9 * len(expected) + COLUMN_BYTES * pieces)
+    with Peer.serving(repository, limits) as peer:
+        taken = peer.act("snapshot")[0]["id"]
 
-    def sizes(snapshot: str) -> list[int]:
-        found: list[int] = peer.table("flowfiles", snapshot=snapshot, columns=["size"])["size"].to_pylist()
-        return sorted(found)
+        def read(column: str, snapshot: str) -> list[int]:
+            found: list[int] = peer.table("flowfiles", snapshot=snapshot, columns=[column])[column].to_pylist()
+            return sorted(found)
 
-    right = sorted(row["size"] for row in expected.values())
-    assert [sizes(id) for id in (*taken, *taken)] == [right] * 4
-    assert len(peer.table("flowfiles", snapshot=taken[0])) == len(expected)
-    with without_swap_files(repository):
-        assert sizes(taken[0]) == right
-        with pytest.raises(flight.FlightError):
-            sizes(taken[1])
-    peer.act("release", id=taken[0])
-    assert sizes(taken[1]) == right
-    with without_swap_files(repository):
-        assert sizes(taken[1]) == right
-    peer.close()
+        sizes = sorted(row["size"] for row in expected.values())
+        lineages = sorted(row["lineage_millis"] for row in expected.values())
+        assert [read("size", taken) for _ in range(2)] == [sizes] * 2
+        assert read("lineage_millis", taken) == lineages
+        assert len(peer.table("flowfiles", snapshot=taken)) == len(expected)
+        with without_swap_files(repository):
+            assert read("size", taken) == sizes
+            with pytest.raises(flight.FlightError):
+                read("uuid", taken)
+        later = peer.act("snapshot")[0]["id"]
+        assert len(read("uuid", later)) == len(expected)
+        with without_swap_files(repository), pytest.raises(flight.FlightError):
+            read("size", taken)
 
 
-def test_an_expired_snapshot_keeps_nothing(workshop: Workshop) -> None:
-    """Its room is the next one's without a word from anybody."""
+def test_columns_that_nobody_reads_are_given_up(workshop: Workshop) -> None:
+    """Their swap files may be gone; without a word from anybody."""
     repository = filled(workshop)
-    count = len(rows_of(repository))
-    peer = Peer(repository, limits=Limits(columns_bytes=9 * count))
-    peer.table("flowfiles", snapshot=peer.act("snapshot", ttl_millis=1_000)[0]["id"], columns=["size"])
-    workshop.clock.advance(2)
-    (after,) = peer.act("snapshot")
-    peer.table("flowfiles", snapshot=after["id"], columns=["start"])
+    with Peer.serving(repository) as peer:
+        peer.table("flowfiles", snapshot=peer.act("snapshot", ttl_millis=1_000)[0]["id"], columns=["size"])
+        room = peer.flight._snapshots._room
+        assert room.left < DEFAULTS.columns_bytes
+        workshop.clock.advance(2)
+        peer.flight.look()
+        with without_swap_files(repository):
+            peer.table("flowfiles", snapshot=peer.act("snapshot", ttl_millis=1_000)[0]["id"], columns=["size"])
+        workshop.clock.advance(KEPT_SECONDS)
+        peer.flight.look()
 
-    with without_swap_files(repository):
-        assert len(peer.table("flowfiles", snapshot=after["id"], columns=["start"])) == count
-    peer.close()
+        assert room.left == DEFAULTS.columns_bytes
 
 
-def test_a_reader_that_outlasts_its_snapshot_takes_no_room() -> None:
+def test_a_reader_that_outlasts_its_snapshot_takes_no_room(workshop: Workshop) -> None:
     """What it still makes is not kept, and the room of others stays what it is."""
-    room = Room(100)
+    room = Room(100 + 2 * COLUMN_BYTES, workshop.clock)
     column = pa.array(range(8), pa.int64())
     over, other = KeptColumns(room), KeptColumns(room)
-    over.keep("a", "size", column)
-    other.keep("a", "size", column)
-    assert over.find("a", "size") is column
-    assert other.find("a", "size") is None
+    over.keep("a", "size", column, is_swapped=False)
+    assert over.find("a", "size", is_swapped=False) is column
+    assert other.find("a", "size", is_swapped=False) is None
 
     over.end()
-    over.keep("b", "size", column)
-    over.end()
-    for place in ("a", "b"):
-        other.keep(place, "size", column)
+    over.keep("b", "size", column, is_swapped=False)
+    over.keep("b", "size", column, is_swapped=True)
 
-    assert over.find("b", "size") is None
-    assert [other.find(place, "size") for place in ("a", "b")] == [column, None]
+    assert room.left == 100 + 2 * COLUMN_BYTES
+    assert other.find("b", "size", is_swapped=True) is None
+
+
+def test_rows_that_are_alike_take_the_room_of_one(workshop: Workshop) -> None:
+    """Numbers, texts, flags and nulls come back as they were."""
+    room = Room(10 * (COLUMN_BYTES + 100), workshop.clock)
+    columns = [
+        pa.array([7] * 5_000 + [8] * 5_000, pa.int64()),
+        pa.array(["in"] * 10_000),
+        pa.array([True] * 10_000),
+        pa.array([None] * 10_000, pa.int64()),
+    ]
+    kept = KeptColumns(room)
+    for number, column in enumerate(columns):
+        kept.keep(number, "column", column, is_swapped=True)
+
+    kept.keep("others", "column", pa.array(range(10_000), pa.int64()), is_swapped=True)
+
+    found = [kept.find(number, "column", is_swapped=True) for number in range(4)]
+    assert [in_type(each, column.type) for each, column in zip(found, columns, strict=True)] == columns
+    assert kept.find("others", "column", is_swapped=True) is None
+    assert room.left > 0
+    small = KeptColumns(Room(100, workshop.clock))
+    small.keep("one", "column", columns[0], is_swapped=True)
+    assert small.find("one", "column", is_swapped=True) is None
+
+
+@pytest.mark.parametrize("sent_bytes_max", [4 << 20, 300])
+def test_runs_say_the_same(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, sent_bytes_max: int) -> None:
+    """Of columns that are made, kept or chosen, whole and in pieces; other tables have none."""
+    monkeypatch.setattr("ullage_agent.service.flight.ipc.SENT_BYTES_MAX", sent_bytes_max)
+    with Peer.serving(filled(workshop)) as peer:
+        taken = peer.act("snapshot")[0]["id"]
+        for more in ({"columns": ["swapped", "uuid", "entry_millis"]}, {}, {}, {"where": "size > 100"}):
+            plain, runs = (peer.table("flowfiles", snapshot=taken, runs=each, **more) for each in (False, True))
+            with_runs = {field.name for field in runs.schema if pa.types.is_run_end_encoded(field.type)}
+            assert with_runs == ALIKE & set(plain.schema.names)
+            assert [decoded(column) for column in runs.columns] == [decoded(column) for column in plain.columns]
+        assert peer.table("queues", runs=True) == peer.table("queues")
+
+
+def decoded(column: pa.ChunkedArray) -> list[Any]:
+    chunks = [pc.run_end_decode(each) if pa.types.is_run_end_encoded(each.type) else each for each in column.chunks]
+    return list(chain.from_iterable(chunk.to_pylist() for chunk in chunks))
 
 
 def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.service.flight import raw
 from ullage.client.flight import FlightClient
 from ullage.errors import NotReachable
-from ullage.wire.schemas import GET_SCHEMA, SCHEMAS
+from ullage.wire.schemas import BATCH_ROWS_MAX, GET_SCHEMA, SCHEMAS, schema_sent
 from ullage.wire.tickets import ABOUT, Nothing, TableTicket
 
 
@@ -112,6 +112,31 @@ def test_a_table_with_a_text_that_is_none_is_not_read() -> None:
     lies = raw.data(header, body.replace(b"abcdefgh", b"abc\xff\xfefgh"))
     with node_that_sends(raw.schema_message(names), lies) as client:
         reader = client.table(TableTicket(name="queues", columns=["queue"]))
+        with pytest.raises(NotReachable):
+            reader.read_all()
+
+
+@pytest.mark.parametrize(
+    ("ends", "rows"),
+    [([BATCH_ROWS_MAX + 1], BATCH_ROWS_MAX + 1), ([5, 2], 7), ([3], 4), ([-1, 4], 4), ([0, 4], 4)],
+    ids=["more rows than may come", "runs that go back", "rows without a run", "a run before the first", "no row"],
+)
+def test_runs_that_are_none_are_not_read(ends: list[int], rows: int) -> None:
+    """Made rows again, a few bytes may be gigabytes."""
+    wanted = TableTicket(name="flowfiles", columns=["queue"], runs=True)
+    schema = schema_sent("flowfiles", ["queue"], runs=True)
+    sound = [10 * (at + 1) for at in range(len(ends))]
+    names = pa.array(["in"] * len(ends))
+    column = pa.RunEndEncodedArray.from_arrays(pa.array(sound, pa.int32()), names)
+    header, body = raw.batch_parts(pa.record_batch([column], schema=schema))
+    lies = body.replace(struct.pack(f"<{len(ends)}i", *sound), struct.pack(f"<{len(ends)}i", *ends))
+    length = struct.pack("<q", sound[-1])
+    assert (body.count(struct.pack(f"<{len(ends)}i", *sound)), length in header) == (1, True)
+
+    with node_that_sends(
+        raw.schema_message(schema), raw.data(header.replace(length, struct.pack("<q", rows)), lies)
+    ) as client:
+        reader = client.table(wanted)
         with pytest.raises(NotReachable):
             reader.read_all()
 

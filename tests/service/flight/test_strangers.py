@@ -5,7 +5,7 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class Flooded:
     """A listener that asks for tokens, and a thread that keeps more connections to it than there may be."""
 
     def __init__(self, workshop: Workshop, path: Path, *, encrypted: bool = False, limits: Limits = LIMITS) -> None:
-        self.token = known(path / "tokens", "good")["good"]
+        self.tokens = known(path / "tokens", "good", "greedy")
         self.gone: list[int] = []
         self.ca, files = None, None
         if encrypted:
@@ -89,9 +89,9 @@ class Flooded:
             return grpc.insecure_channel(f"127.0.0.1:{self.port}", options=options)
         return grpc.secure_channel(f"127.0.0.1:{self.port}", grpc.ssl_channel_credentials(self.ca), options=options)
 
-    def asked(self, channel: grpc.Channel) -> grpc.StatusCode:
+    def asked(self, channel: grpc.Channel, who: str = "good") -> grpc.StatusCode:
         """What the answer to a call is."""
-        return raw.Raw(channel, self.token).call("ListFlights", wait_for_ready=True).status
+        return raw.Raw(channel, self.tokens[who]).call("ListFlights", wait_for_ready=True).status
 
     def _come_again(self) -> None:
         standing = [self.stranger() for _ in range(MANY)]
@@ -121,7 +121,8 @@ def test_who_has_a_token_gets_in_while_strangers_come_again_and_again(
     who have made a call before keep their connections, also while they stand and long after.
     """
     with Flooded(workshop, tmp_path, encrypted=encrypted).running() as node, node.channel() as early:
-        putting = Slow(raw.Raw(early, node.token), "DoPut", raw.descriptor(b"{}") + raw.schema_message(ONE.schema))
+        first = raw.descriptor(b"{}") + raw.schema_message(ONE.schema)
+        putting = Slow(raw.Raw(early, node.tokens["good"]), "DoPut", first)
         until(lambda: len(node.listener.flight.known.all()) == 1, "the call to be admitted")
         states: list[grpc.ChannelConnectivity] = []
         early.subscribe(states.append)
@@ -174,6 +175,26 @@ def test_a_peer_that_is_gone_is_forgotten(workshop: Workshop, tmp_path: Path) ->
             with node.channel() as channel:
                 assert node.asked(channel) == grpc.StatusCode.OK
         until(lambda: not _moved_on(workshop, node).all(), "them to be forgotten")
+
+
+def test_one_principal_cannot_have_all_connections(workshop: Workshop, tmp_path: Path) -> None:
+    """Whoever has as many as one may is refused on the next one, which then is a stranger's; others are not."""
+    limits = Limits(flight_connections=PLACES, flight_connections_each=3)
+    with Flooded(workshop, tmp_path, limits=limits).running() as node, ExitStack() as stack:
+        greedy = [stack.enter_context(node.channel()) for _ in range(4)]
+        ours = stack.enter_context(node.channel())
+
+        assert [node.asked(each, "greedy") for each in greedy[:3]] == [grpc.StatusCode.OK] * 3
+        refused = raw.Raw(greedy[3], node.tokens["greedy"]).call("ListFlights")
+        assert (refused.status, refused.slug) == (grpc.StatusCode.UNAVAILABLE, "quota-reached")
+        assert "flight_connections_each" in refused.details
+        assert node.asked(ours) == grpc.StatusCode.OK
+        assert [node.asked(each, "greedy") for each in greedy[:3]] == [grpc.StatusCode.OK] * 3
+        assert node.asked(greedy[3]) == grpc.StatusCode.OK  # a connection is whose call was admitted first
+        assert node.asked(greedy[3], "greedy") == grpc.StatusCode.OK
+        greedy[0].close()
+        until(lambda: len(_moved_on(workshop, node).all()) == 4, "it to be forgotten")
+        assert node.asked(stack.enter_context(node.channel()), "greedy") == grpc.StatusCode.OK
 
 
 def _moved_on(workshop: Workshop, node: Flooded) -> KnownPeers:

@@ -26,6 +26,11 @@ ROW_GROUP_ROWS = 2_000
 tenth less space, and four times as long. Of a file that is there its footer says the number.
 """
 
+ROW_GROUP_BYTES = 8 << 20
+"""Attributes and other texts of a row group, unless one event alone has more: a reader holds all of them. 2,000 events
+may come to 8 GiB; those of an ordinary flow have 200 bytes each.
+"""
+
 BOUNDED = ["sequence", "time"]
 """Columns whose least and greatest value the footer has: of all of them it would be a third larger."""
 

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -17,7 +18,15 @@ from ullage.engine.arrow import pa, pc, pq
 from ullage.engine.beside import Beside
 from ullage.engine.files import COPY_BYTES, File, Files, length_of, make_directories
 from ullage.engine.oserrors import unreadable
-from ullage.engine.provenance.columns import BOUNDED, DICTIONARIES, ROW_GROUP_ROWS, from_table, schema, to_batch
+from ullage.engine.provenance.columns import (
+    BOUNDED,
+    DICTIONARIES,
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+    from_table,
+    schema,
+    to_batch,
+)
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.series import Series, chunks
@@ -55,7 +64,7 @@ def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compre
         ) as writer,
         Beside[None]() as beside,
     ):
-        for chunk in chunks(series, ROW_GROUP_ROWS):
+        for chunk in chunks(series, ROW_GROUP_ROWS, ROW_GROUP_BYTES):
             millis = [each.told.millis for each in chunk]
             # Not the first and the last: wall time jumps, and orders nothing.
             times += (min(millis), max(millis))
@@ -67,7 +76,7 @@ def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compre
 def why_untellable(series: Iterable[Series], queue_name: Callable[[int], str]) -> str:
     """Why these events make no rows, whatever becomes of them in a file; empty where they do."""
     try:
-        for chunk in chunks(series, ROW_GROUP_ROWS):
+        for chunk in chunks(series, ROW_GROUP_ROWS, ROW_GROUP_BYTES):
             to_batch(chunk, queue_name)
     except UNUSABLE as error:
         return str(error) or type(error).__name__
@@ -143,23 +152,19 @@ class EventFiles:
                 with suppress(IsADirectoryError):  # somebody's: it holds no events
                     self._files.unlink(path)
 
-    def group_rows(self, file: EventFile) -> int:
-        """How many events each row group of a file holds, but for the last; ProvenanceDamaged names one that fails."""
+    def starts(self, file: EventFile) -> Sequence[int]:
+        """The first row of each row group, and last the number of rows; ProvenanceDamaged names a file that fails."""
         with self._naming(file), self._lock:
-            return self._opened(file).group_rows
-
-    def groups(self, file: EventFile) -> range:
-        """Its row groups by number; as `group_rows`."""
-        return range(-(-file.events // self.group_rows(file)))
+            return self._opened(file).starts
 
     def read(self, file: EventFile, group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """A row group, or these columns of it; as `group_rows`."""
+        """A row group, or these columns of it; as `starts`."""
         with self._naming(file), self._lock:  # one reader at a time moves the file's position
             return self._opened(file).parquet.read_row_group(group, columns=columns, use_threads=False)
 
     def columns(self, file: EventFile, group: int, names: Sequence[str]) -> pa.Table:
         """These columns of a row group, in this order and of the types that they have in every event file; as
-        `group_rows`, also if it has others: their names have no checksum.
+        `starts`, also if it has others: their names have no checksum.
         """
         target = pa.schema([schema().field(name) for name in names])
         with self._naming(file):
@@ -167,9 +172,8 @@ class EventFiles:
 
     def scan(self, file: EventFile, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Row groups with the sequence number of their first row; as `read`."""
-        rows = self.group_rows(file)
-        for group in self.groups(file):
-            yield file.first_sequence + group * rows, self.read(file, group, columns)
+        for group, start in enumerate(self.starts(file)[:-1]):
+            yield file.first_sequence + start, self.read(file, group, columns)
 
     def events(self, file: EventFile, table: pa.Table) -> list[ProvenanceEvent]:
         """The events of whole rows. ProvenanceDamaged if they are none: the names of columns have no checksum."""
@@ -246,7 +250,7 @@ class _ParquetFile:
             self.parquet: pq.ParquetFile = pq.ParquetFile(
                 pa.PythonFile(_Seekable(file), mode="r"), page_checksum_verification=True
             )
-            self.group_rows = _group_rows(self.parquet.metadata, events)
+            self.starts = _starts(self.parquet.metadata, events)
         except BaseException:
             file.close()
             raise
@@ -256,13 +260,14 @@ class _ParquetFile:
         self._file.close()
 
 
-def _group_rows(footer: pq.FileMetaData, events: int) -> int:
-    """Where a row is follows from this number alone, so all row groups have to agree with it."""
+def _starts(footer: pq.FileMetaData, events: int) -> list[int]:
+    """Where a row is follows from these numbers alone, so they have to be those of the columns, and of all events."""
     # No checksum covers the footer, and a number that is wrong by one would show the wrong event.
-    rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
-    if not rows or sum(rows) != events or any(count != rows[0] for count in rows[:-1]) or not 0 < rows[-1] <= rows[0]:
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    rows = [group.num_rows for group in groups]
+    if sum(rows) != events or any(group.column(0).num_values != group.num_rows for group in groups) or min(rows) < 1:
         raise ValueError(f"its row groups have {rows} rows, which are not those of {events} events")
-    return int(rows[0])
+    return list(accumulate(rows, initial=0))
 
 
 class _Seekable(io.RawIOBase):

@@ -7,6 +7,7 @@ runs, and never decides on an event.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ullage.engine.arrow import pa
 from ullage.engine.model import parse_uuid
-from ullage.engine.provenance.columns import ROW_GROUP_ROWS, schema, to_batch
+from ullage.engine.provenance.columns import ROW_GROUP_BYTES, ROW_GROUP_ROWS, schema, to_batch
 from ullage.engine.provenance.index import NO_CANDIDATES, FileLookup
 from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.query import possible, touches
@@ -54,7 +55,7 @@ def told_runs(newest: Iterable[Numbered], query: EventQuery, queue_name: QueueNa
     query = possible(query)
     wanted = {parse_uuid(uuid) for uuid in (query.flow_file, *query.related) if uuid}
     for together in _neighbours(each for each in newest if _may_hold(each, query, wanted)):
-        for chunk in chunks(chain.from_iterable(map(_series, together)), ROW_GROUP_ROWS):
+        for chunk in chunks(chain.from_iterable(map(_series, together)), ROW_GROUP_ROWS, ROW_GROUP_BYTES):
             events = sum(len(series.after) for series in chunk)
             yield EventColumns(chunk[0].sequence, events, _Told(chunk, queue_name).read)
 
@@ -110,25 +111,24 @@ def _of_file(
         return
     files = store.event_files
     try:
-        rows = files.group_rows(file)
-        groups: Iterable[int] = files.groups(file)
+        starts = files.starts(file)
+        groups: Iterable[int] = range(len(starts) - 1)
         if found is not None:
-            groups = _groups(file, rows, found, groups)
+            groups = _groups(file, starts, found, groups)
     except ProvenanceDamaged:
         if file in store.manifest.files:
             raise
         return
     for group in groups:
-        first = file.first_sequence + group * rows
-        last = min(first + rows - 1, file.last_sequence)
+        first, last = file.first_sequence + starts[group], file.first_sequence + starts[group + 1] - 1
         if touches(query, first, last, file.millis_min, file.millis_max):
             yield EventColumns(first, last - first + 1, partial(_read, store, file, group))
 
 
-def _groups(file: EventFile, rows: int, found: Iterator[int], every: Iterable[int]) -> Iterable[int]:
+def _groups(file: EventFile, starts: Sequence[int], found: Iterator[int], every: Iterable[int]) -> Iterable[int]:
     """Row groups that have candidates; all of them if the index breaks off."""
     try:
-        return sorted({(sequence - file.first_sequence) // rows for sequence in found})
+        return sorted({bisect_right(starts, sequence - file.first_sequence) - 1 for sequence in found})
     except RunDamaged:
         return every
 

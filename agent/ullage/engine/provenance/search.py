@@ -6,6 +6,7 @@ that a shard of the index covers through it. It is the same whatever is indexed;
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 
@@ -115,20 +116,18 @@ class _Search:
         first_one = next(sequences, None)
         if first_one is None:
             return
-        group_rows = self._store.event_files.group_rows(file)
-        wanted = chain((first_one,), sequences)
-        for group, members in groupby(wanted, lambda sequence: (sequence - file.first_sequence) // group_rows):
-            first = file.first_sequence + group * group_rows
-            rows = [sequence - first for sequence in members]
+        starts = self._store.event_files.starts(file)
+        wanted = (sequence - file.first_sequence for sequence in chain((first_one,), sequences))
+        for group, members in groupby(wanted, lambda row: bisect_right(starts, row) - 1):
+            rows = [row - starts[group] for row in members]
             yield from self._lazily(file, group, rows)
 
     def _scan(self, file: EventFile, query: EventQuery) -> Iterator[ProvenanceEvent]:
         """The events of a file that pass the filters: first the columns asked about, then whole rows."""
-        group_rows = self._store.event_files.group_rows(file)
-        groups = self._store.event_files.groups(file)
+        starts = self._store.event_files.starts(file)
+        groups = range(len(starts) - 1)
         for group in reversed(groups) if query.newest_first else groups:
-            first = file.first_sequence + group * group_rows
-            last = min(first + group_rows - 1, file.last_sequence)
+            first, last = file.first_sequence + starts[group], file.first_sequence + starts[group + 1] - 1
             if touches(query, first, last, file.millis_min, file.millis_max):
                 rows = candidates(self._store.event_files.read(file, group, filter_columns(query)), query)
                 yield from self._lazily(file, group, rows[::-1] if query.newest_first else rows)

@@ -10,7 +10,9 @@ share: an event file is made of columns, and most of them say one thing over and
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from ullage.engine.model import (
@@ -66,6 +68,13 @@ class Series(NamedTuple):
         """Packed, of each subject at the event."""
         given = self.run.attributes
         return [record.attributes for record in self.after] if given is None else [given] * len(self.after)
+
+    def weights(self) -> list[int]:
+        """The bytes of each event that are no numbers: one may have millions of them, and most have some hundred."""
+        run = self.run
+        shared = sum(map(len, (run.details, run.transit_uri, run.alternate_identifier, run.parents, run.children)))
+        packed = zip(self.attributes_before(), self.attributes(), strict=True)
+        return [shared + len(before) + len(after) for before, after in packed]
 
     def slices(self) -> Sequence[FlowFileRecord | Content]:
         """What each subject's content was at the event: `claim`, `start`, `size`."""
@@ -149,19 +158,26 @@ def expand(
             )
 
 
-def chunks(series: Iterable[Series], events: int) -> Iterator[list[Series]]:
-    """The same events, so many at a time; the last ones may be fewer."""
+def chunks(series: Iterable[Series], events: int, bytes_max: int) -> Iterator[list[Series]]:
+    """The same events, at most so many at a time, and of so many bytes of text unless one alone has more; the last ones
+    may be fewer.
+    """
     chunk: list[Series] = []
-    room = events
+    room, bytes_left = events, bytes_max
     for each in series:
+        ends = list(accumulate(each.weights(), initial=0))
         at = 0
         while at < len(each.after):
-            part = each.part(at, at + room)
-            chunk.append(part)
-            at += len(part.after)
-            room -= len(part.after)
-            if not room:
+            end = bisect_right(ends, ends[at] + bytes_left, at, min(at + room, len(each.after)) + 1) - 1
+            if end == at and not chunk:
+                end += 1
+            if end > at:
+                chunk.append(each.part(at, end))
+                room -= end - at
+                bytes_left -= ends[end] - ends[at]
+            if not room or end < len(each.after):
                 yield chunk
-                chunk, room = [], events
+                chunk, room, bytes_left = [], events, bytes_max
+            at = end
     if chunk:
         yield chunk

@@ -15,10 +15,12 @@ from ipaddress import IPv6Address
 from typing import Final
 
 from ullage.clock import Clock
+from ullage_agent.service.access import Principal
 from ullage_agent.service.addresses import bare
 from ullage_agent.service.flight.strangers import FarEnd, Stander, Strangers
 from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import TOLD_AGAIN_SECONDS, Sparing, logger
+from ullage_agent.service.quota import Quota
 
 LOOK_SECONDS: Final = 0.1
 """Between two looks, at least: gRPC lets in some hundreds of connections meanwhile."""
@@ -46,17 +48,21 @@ for _call in (_libc.getpeername, _libc.getsockname):
 
 
 class KnownPeers:
-    """Whose connections have made an admitted call. Thread-safe."""
+    """Whose connections have made an admitted call: each is its first caller's. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, each_max: int) -> None:
+        """One principal may have so many."""
         self._lock = threading.Lock()
-        self._peers: set[FarEnd] = set()
+        self._peers: dict[FarEnd, Principal] = {}
+        self._quota = Quota("flight_connections_each", "connections of Arrow Flight", each_max)
 
-    def add(self, peer: FarEnd) -> None:
-        """Its connection stays."""
+    def add(self, peer: FarEnd, principal: Principal) -> None:
+        """Its connection stays. QuotaReached if the principal has too many: then it is a stranger's, and goes."""
         if peer not in self._peers:
             with self._lock:
-                self._peers.add(peer)
+                if peer not in self._peers:
+                    self._quota.take(principal)
+                    self._peers[peer] = principal
 
     def all(self) -> set[FarEnd]:
         """Those of now."""
@@ -66,7 +72,10 @@ class KnownPeers:
     def forget(self, peers: Iterable[FarEnd]) -> None:
         """Their connections are gone."""
         with self._lock:
-            self._peers.difference_update(peers)
+            for peer in peers:
+                principal = self._peers.pop(peer, None)
+                if principal is not None:
+                    self._quota.give_back(principal)
 
     def if_stranger(self, peer: FarEnd, act: Callable[[], bool]) -> bool:
         """What `act` says, unless this one is known; it does not become known meanwhile."""

@@ -89,9 +89,9 @@ class FlightServer:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._repository = terms.repository
-        self.known = KnownPeers()
+        self.known = KnownPeers(terms.limits.flight_connections_each)
         self._snapshots = Snapshots(terms)
-        self._stalls = Stalls(terms.repository.clock)
+        self._stalls = Stalls(terms.repository.clock, self._snapshots.expire)
         self._uploads = Uploads(terms.repository.clock)
         for held in (self._snapshots.held, self._uploads.held):
             terms.repository.held.also(held)
@@ -125,7 +125,7 @@ class FlightServer:
         call.limit_waits(self._repository.clock, limits.stall_seconds, limits.flight_pause_seconds)
         try:
             call.principal = self._admitted(call)
-            self.known.add(call.far_end)
+            self.known.add(call.far_end, call.principal)
             note = Note(self._terms.audit, call, name)
             lane = self._streams if name in STREAMS else self._controls
             with note.left(), lane.counted(call.principal), self._stalls.watched(call), self._turns(name, call):
@@ -153,7 +153,7 @@ class FlightServer:
         self._snapshots.close()
 
     def look(self) -> None:
-        """End the calls that stand still."""
+        """End the calls that stand still, and forget what nobody reads any more."""
         self._stalls.look()
 
     def _asked_for(self, call: FlightCall, note: Note) -> Batches:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from ullage.contract import Right
-from ullage.embedded.flowfiles import Room
+from ullage.embedded.keptcolumns import Room
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import Moment, bytes_of_now
 from ullage.enums import HolderKind
@@ -134,7 +134,7 @@ class Snapshots:
         self._terms = terms
         self._limits = terms.limits
         self._clock = terms.repository.clock
-        self._room = Room(self._limits.columns_bytes)
+        self._room = Room(self._limits.columns_bytes, self._clock)
         self._lock = threading.Lock()
         self._kept: dict[str, KeptSnapshot] = {}
         self._coming: dict[str, tuple[str, int]] = {}
@@ -242,7 +242,8 @@ class Snapshots:
         ]
 
     def expire(self) -> None:
-        """Forget those whose time is over; their leases have ended by themselves."""
+        """Forget those whose time is over, and columns that nobody reads; their leases have ended by themselves."""
+        self._room.expire()
         now = self._clock.now_millis()
         with self._lock:
             over = [kept for kept in self._kept.values() if kept.taken.expires_millis <= now]

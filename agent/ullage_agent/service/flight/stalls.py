@@ -4,7 +4,7 @@ gRPC's own waits have no end while the connection stands. So each call says what
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,8 +17,10 @@ LOOK_SECONDS: Final = 1.0
 class Stalls:
     """The calls under way. Thread-safe."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, at_each_look: Callable[[], None]) -> None:
+        """`at_each_look`: what else time brings; it does not wait, and raises nothing."""
         self._clock = clock
+        self._at_each_look = at_each_look
         self._lock = threading.Lock()
         self._calls: set[FlightCall] = set()
         self._stopping = threading.Event()
@@ -42,6 +44,7 @@ class Stalls:
             calls = list(self._calls)
         for call in calls:
             call.end_if_stalled(self._clock.monotonic())
+        self._at_each_look()
 
     def close(self) -> None:
         """Look no more."""

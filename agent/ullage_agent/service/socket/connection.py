@@ -184,10 +184,12 @@ class Connection:
                 self._note(header.kind, len(body), None if self._is_done else _went_away(error))
                 raise
             except LeaseLost as error:
+                self._note(header.kind, 0, None if self._is_done else error)
                 self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
                 return
             except Exception as error:  # noqa: BLE001 - the client gets it
-                self._note(header.kind, 0, error)
+                # Descriptors may have gone out before it: 64 go in one frame.
+                self._note(header.kind, 0, None if self._is_done else error)
                 self._refuse(header.request, error)
             finally:
                 self._turn.rest()
