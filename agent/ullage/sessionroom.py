@@ -1,4 +1,4 @@
-"""What a session may hold in memory, where that is bounded: FlowFiles, and attributes of its own.
+"""What a session may hold in memory, where that is bounded: FlowFiles, and all that is said of them until the commit.
 
 A program that has the repository open bounds itself. Of a session for somebody else everything counts that stays while
 it lasts: a request of a megabyte that sets an attribute on ten thousand FlowFiles made ten gigabytes of it.
@@ -22,6 +22,14 @@ STEP_BYTES: Final = 1 << 20
 FREE_BYTES: Final = 64 << 10
 """What each session has without asking: some fifty FlowFiles, as most hold fewer."""
 
+NOTE_BYTES: Final = 200
+"""Of an attribute that was changed, a counter, a report or an answer that is remembered, beside its texts."""
+
+
+def text_bytes(text: str) -> int:
+    """What a text takes in memory, at most. Not what Python says: that grows when the text is first encoded."""
+    return len(text) if text.isascii() else 4 * len(text)
+
 
 class SessionRoom:
     """That of one session. `granted` may be read by any thread."""
@@ -32,6 +40,11 @@ class SessionRoom:
         self._bytes_max = bytes_max
         self._held = 0
         self.granted = FREE_BYTES
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether anybody counts."""
+        return self._grant is not None
 
     def take(self, size: int) -> None:
         """So many bytes more are held, or fewer. TransactionTooLarge, or what `grant` raises: nothing has changed."""
@@ -47,6 +60,13 @@ class SessionRoom:
             self._grant(STEP_BYTES)
             self.granted += STEP_BYTES
         self._held = held
+
+    def count(self, size: int) -> None:
+        """So many bytes more are held already, or fewer, beyond all bounds: nothing else is until there is room."""
+        if self._grant is not None:
+            self._held += size
+            while self._held > self.granted:
+                self.granted += STEP_BYTES
 
     def take_first(self, sizes: Iterable[int]) -> int:
         """Take room for as many as there is room for; how many, or more where nothing is bounded. What `take` raises if

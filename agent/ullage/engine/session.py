@@ -7,9 +7,9 @@ Order inside the transaction: resource claims, block checksums, creations, updat
 living through a clone therefore never counts to zero on the way.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, repeat
+from itertools import chain
 from typing import Self
 from weakref import ref
 
@@ -29,7 +29,6 @@ from ullage.engine.model import (
     Lifetime,
     Operation,
     Update,
-    new_uuids,
     pack_attributes,
     unpack_attributes,
 )
@@ -39,21 +38,26 @@ from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
+    CONTENT_BYTES,
     RECORD_BYTES,
     SessionParts,
     Settled,
     Working,
+    as_a_whole,
     bytes_of,
     created,
     fragment_marks,
+    growth,
+    ingested,
     publish,
+    put_back,
     require_settled,
     require_size,
     settle,
     with_blocks_of,
 )
 from ullage.errors import CommitOutcomeUnknown, FlowFileNotFound, InvalidArgument, RepositoryStopped, SessionMisuse
-from ullage.sessionroom import SessionRoom
+from ullage.sessionroom import NOTE_BYTES, SessionRoom, text_bytes
 from ullage.streams import AnyContent, ContentStream, pieces_of
 
 PENALTY_MILLIS = 30_000
@@ -161,32 +165,19 @@ class ProcessSession:
         with self._room.taking(RECORD_BYTES + len(each) for each in packed):
             target = self._parts.queues.queue(queue, self._tenant)
             claims = self._writer.put_many(contents, lifetime)
-        now = self._parts.clock.now_millis()
         first = self._parts.queues.take_positions(count)
-        records = list(
-            map(
-                FlowFileRecord,
-                new_uuids(count),
-                repeat(target.number),
-                claims,
-                repeat(0),
-                map(len, contents),
-                repeat(now),
-                repeat(now),
-                range(first, first + count),
-                packed,
-            )
-        )
+        records = ingested(target.number, first, contents, claims, packed, self._parts.clock.now_millis())
         self._ingested.append((target, records))
         return records
 
     def import_handle(self, handle: bytes, attributes: dict[str, str] | None = None) -> FlowFileRecord:
         """A new FlowFile over a handle's content, which is not copied, and pinned until the outcome is durable."""
         record = self._parts.handles.record(handle)
+        # Before the pin: what is refused pins nothing.
+        flow_file = self.create(attributes=unpack_attributes(record.attributes) | (attributes or {}))
         if record.claim is not None:
             self._parts.ledger.pin([record.claim])
             self._pinned.append(record.claim)
-        flow_file = self.create(attributes=unpack_attributes(record.attributes) | (attributes or {}))
         self._spawned(flow_file, EventType.CLONE, f"content of handle {record.id}").parents = record.uuid
         return self._set_content(self._find(flow_file), Content(record.claim, record.start, record.size))
 
@@ -199,22 +190,25 @@ class ProcessSession:
         """Replace the content (copy on write: the old bytes stay until the commit, and for whoever shares them)."""
         working = self._find(flow_file)
         if isinstance(data, bytes):
+            self._room.take(CONTENT_BYTES)
             return self._set_content(working, self._writer.put(data, lifetime))
-        with self._writer.stream(lifetime) as stream:
+        with self.writing(flow_file, lifetime) as stream:
             for piece in pieces_of(data):
                 stream.write(piece)
-        return self._set_content(working, stream.content)
+        return working.current
 
     @contextmanager
     def writing(self, flow_file: FlowFileRecord, lifetime: Lifetime = Lifetime.DEFAULT) -> Iterator[ClaimStream]:
         """`with session.writing(f) as out: out.write(...)`: replace the content piece by piece in bounded memory."""
         working = self._find(flow_file)
+        self._room.take(CONTENT_BYTES)
         with self._writer.stream(lifetime) as stream:
             yield stream
         self._set_content(working, stream.content)
 
     def append(self, flow_file: FlowFileRecord, data: AnyContent) -> FlowFileRecord:
         """Content with `data` behind it: a new claim, because claims are immutable."""
+        self._room.take(CONTENT_BYTES)
         with self.read(flow_file) as old, self._writer.stream() as stream:
             for piece in chain(old, [data] if isinstance(data, bytes) else pieces_of(data)):
                 stream.write(piece)
@@ -251,11 +245,12 @@ class ProcessSession:
             raise InvalidArgument(f"sizes of {sum(sizes)} bytes do not fit FlowFile {current.id} of {current.size}")
         fragments = []
         start = 0
-        for number, size in enumerate(sizes):
-            fragment = self.clone(flow_file, start, size)
-            self._spawned(fragment, EventType.FORK)
-            start += size
-            fragments.append(self.put_attributes(fragment, fragment_marks(current, number, len(sizes))))
+        with as_a_whole(self._working, self._room):
+            for number, size in enumerate(sizes):
+                fragment = self.clone(flow_file, start, size)
+                self._spawned(fragment, EventType.FORK)
+                start += size
+                fragments.append(self.put_attributes(fragment, fragment_marks(current, number, len(sizes))))
         return fragments
 
     def merge(
@@ -266,9 +261,10 @@ class ProcessSession:
         footer: bytes = b"",
     ) -> FlowFileRecord:
         """One FlowFile whose content is theirs in order (JOIN); they stay in the session."""
-        merged = self.create(flow_files)
-        self._spawned(merged, EventType.JOIN)
-        with self._writer.stream() as stream:
+        self._room.take(CONTENT_BYTES)
+        with as_a_whole(self._working, self._room), self._writer.stream() as stream:
+            merged = self.create(flow_files)
+            self._spawned(merged, EventType.JOIN)
             stream.write(header)
             for number, flow_file in enumerate(flow_files):
                 if number and demarcator:
@@ -284,10 +280,8 @@ class ProcessSession:
         working = self._find(flow_file)
         if "uuid" in attributes:
             raise InvalidArgument("the attribute uuid belongs to the FlowFile and cannot be set")
-        self._refresh(working, Update(working.current.uuid, set_attributes=pack_attributes(attributes)))
-        working.changed = {**working.changed, **attributes}
-        working.removed = working.removed.difference(attributes)
-        return working.current
+        update = Update(working.current.uuid, set_attributes=pack_attributes(attributes))
+        return self._change(working, update, {**working.changed, **attributes}, working.removed.difference(attributes))
 
     def put_attribute(self, flow_file: FlowFileRecord, name: str, value: str) -> FlowFileRecord:
         """Set one attribute."""
@@ -297,10 +291,9 @@ class ProcessSession:
         """Remove attributes; the core ones fall back to their defaults."""
         working = self._find(flow_file)
         names = tuple(names)
-        self._refresh(working, Update(working.current.uuid, remove_attributes=names))
-        working.removed = working.removed.union(names)
-        working.changed = {name: value for name, value in working.changed.items() if name not in working.removed}
-        return working.current
+        removed = working.removed.union(names)
+        changed = {name: value for name, value in working.changed.items() if name not in removed}
+        return self._change(working, Update(working.current.uuid, remove_attributes=names), changed, removed)
 
     def transfer(self, flow_file: FlowFileRecord, queue: str, relationship: str = "") -> None:
         """Where the FlowFile goes at the commit; along a named relationship it leaves a ROUTE event."""
@@ -309,8 +302,10 @@ class ProcessSession:
     def transfer_many(self, flow_files: Iterable[FlowFileRecord], queue: str, relationship: str = "") -> None:
         """The batch form of `transfer`."""
         target = self._parts.queues.queue(queue, self._tenant)
-        for flow_file in flow_files:
-            working = self._find(flow_file)
+        found = {flow_file.uuid: self._find(flow_file) for flow_file in flow_files}.values()
+        if relationship:  # a way that is left again keeps its room
+            self._room.take(len(found) * text_bytes(relationship))
+        for working in found:
             working.target = target
             working.relationship = relationship
 
@@ -329,6 +324,8 @@ class ProcessSession:
 
     def adjust_counter(self, name: str, delta: int) -> None:
         """Add to one of the repository's counters at the commit."""
+        if name not in self._counters:
+            self._room.take(NOTE_BYTES + text_bytes(name))
         self._counters[name] = self._counters.get(name, 0) + delta
 
     def unsettled(self) -> list[FlowFileRecord]:
@@ -384,18 +381,8 @@ class ProcessSession:
 
     @uninterrupted
     def _roll_back(self, *, penalize: bool) -> None:
-        until = self._parts.clock.now_millis() + PENALTY_MILLIS
-        returned: dict[FlowFileQueue, list[FlowFileRecord]] = {}
         working, self._working = self._working, {}
-        for held in working.values():
-            if held.original is not None and held.source is not None:
-                if penalize:
-                    held.source.acknowledge([held.original])
-                    held.source.penalize(held.original, until)
-                else:
-                    returned.setdefault(held.source, []).append(held.original)
-        for queue, records in returned.items():
-            queue.requeue(records)
+        put_back(working.values(), self._parts.clock.now_millis() + PENALTY_MILLIS if penalize else None)
         pinned = self._forget()
         try:
             self._writer.release(committed=False)
@@ -439,6 +426,13 @@ class ProcessSession:
             self._reported_ingested = {record.uuid for _, records in self._ingested for record in records}
         return flow_file if flow_file.uuid in self._reported_ingested else self._find(flow_file).current
 
+    def keep_report(self, records: Sequence[FlowFileRecord], size: int) -> None:
+        """A report of these FlowFiles is kept, as they are now, until the commit; called before it is."""
+        self._room.take(size)
+        for record in records:
+            if (working := self._working.get(record.uuid)) is not None:
+                working.is_reported = True
+
     def _spawned(self, flow_file: FlowFileRecord, type: EventType, details: str = "") -> Working:
         """Note how a FlowFile that was created here came to be."""
         working = self._working[flow_file.uuid]
@@ -447,14 +441,19 @@ class ProcessSession:
         return working
 
     def _set_content(self, working: Working, content: Content) -> FlowFileRecord:
+        changed = self._change(working, Update(working.current.uuid, content=content), working.changed, working.removed)
         working.content = content
-        return self._refresh(working, Update(working.current.uuid, content=content))
-
-    def _refresh(self, working: Working, update: Update) -> FlowFileRecord:
-        changed = updated(working.current, update)
-        self._room.take(len(changed.attributes) - len(working.current.attributes))
-        working.current = changed
         return changed
+
+    def _change(
+        self, working: Working, update: Update, changed: Mapping[str, str], removed: frozenset[str]
+    ) -> FlowFileRecord:
+        """What a FlowFile is now, and which attributes were changed and removed in all."""
+        current = updated(working.current, update)
+        if self._room.is_bounded:  # counting costs as much as changing
+            self._room.take(growth(working, current, changed, removed))
+        working.current, working.changed, working.removed, working.is_reported = current, changed, removed, False
+        return current
 
     def _is_own(self, claim: ContentClaim) -> bool:
         """Whether the claim was written in this session and is known to nobody else yet."""
@@ -463,17 +462,17 @@ class ProcessSession:
 
     def _operations(self, content: list[Operation], settled: Settled) -> list[Operation]:
         """The transaction."""
-        ingested = [record for _, records in self._ingested for record in records]
+        batches = [record for _, records in self._ingested for record in records]
         if self._pinned or any(type(operation) is ClaimBlocks for operation in content):
-            claims = settled.claims() | {record.claim for record in ingested}
+            claims = settled.claims() | {record.claim for record in batches}
             content = with_blocks_of(claims, content, self._pinned, self._parts.reader)
         events: list[Operation] = []
         if self._parts.records_provenance:
-            registration = Registration(ingested, self._working, settled, self.provenance.pending)
+            registration = Registration(batches, self._working, settled, self.provenance.pending)
             events = registration.operations(self._component, self._component_type)
         return [
             *content,
-            *ingested,
+            *batches,
             *settled.created.values(),
             *settled.updates,
             *([Delete(b"".join(settled.removed))] if settled.removed else []),

@@ -1,7 +1,9 @@
 """A FlowFile in the hands of a session: what it was, what it is, and the least that has to be logged of it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -31,6 +33,7 @@ from ullage.engine.model import (
 from ullage.engine.updates import updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.errors import SessionMisuse, TransactionTooLarge
+from ullage.sessionroom import NOTE_BYTES, SessionRoom, text_bytes
 from ullage.wire.documents import ATTRIBUTES_BYTES_MAX
 
 
@@ -46,6 +49,9 @@ class SessionParts(ChangingParts):
 RECORD_BYTES: Final = 1_000
 """Of a FlowFile beside its attributes: its record, what becomes of it, and its place in tables."""
 
+CONTENT_BYTES: Final = 500
+"""Of a content that was written, until the commit: where it lies, and its checksums."""
+
 NOTHING_CHANGED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -56,6 +62,7 @@ class Working(msgspec.Struct, eq=False, gc=False):
     else the collector would run at every seven hundred of them.
 
     `spawned` is how one that was created here came to be, from `parents`; `relationship` is the name of its way.
+    `is_reported`: a report keeps it as it is now.
     """
 
     original: FlowFileRecord | None
@@ -70,6 +77,7 @@ class Working(msgspec.Struct, eq=False, gc=False):
     relationship: str = ""
     spawned: EventType = EventType.CREATE
     spawned_details: str = ""
+    is_reported: bool = False
     parents: bytes = b""
 
 
@@ -88,7 +96,33 @@ class Settled(NamedTuple):
 
 def bytes_of(record: FlowFileRecord) -> int:
     """What holding it takes in memory."""
-    return RECORD_BYTES + len(record.attributes)
+    return RECORD_BYTES + len(record.attributes) + len(record.parents)
+
+
+def noted_bytes(changed: Mapping[str, str], removed: Iterable[str]) -> int:
+    """What knowing of changes of attributes takes in memory."""
+    names = sum(NOTE_BYTES + text_bytes(name) for name in chain(changed, removed))
+    return names + sum(map(text_bytes, changed.values()))
+
+
+def growth(working: Working, current: FlowFileRecord, changed: Mapping[str, str], removed: Iterable[str]) -> int:
+    """The same of a FlowFile that becomes `current`, beside what it has: all of it where a report keeps that."""
+    more = bytes_of(current) - (0 if working.is_reported else bytes_of(working.current))
+    if changed is not working.changed:
+        more += noted_bytes(changed, removed) - noted_bytes(working.changed, working.removed)
+    return more
+
+
+@contextmanager
+def as_a_whole(working: dict[bytes, Working], room: SessionRoom) -> Iterator[None]:
+    """All FlowFiles that are created meanwhile come to be, or none: nobody would know of the others."""
+    before = len(working)
+    try:
+        yield
+    except BaseException:
+        for uuid in list(working)[before:]:
+            room.take(-bytes_of(working.pop(uuid).current))
+        raise
 
 
 def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now_millis: int) -> FlowFileRecord:
@@ -105,6 +139,46 @@ def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now
         pack_attributes(common_attributes(originals) | attributes),
         b"".join(parent.uuid for parent in originals),
     )
+
+
+def ingested(
+    queue: int,
+    first: int,
+    contents: Sequence[bytes],
+    claims: Iterable[ContentClaim | None],
+    packed: Iterable[bytes],
+    now_millis: int,
+) -> list[FlowFileRecord]:
+    """New FlowFiles in a queue, from place `first` on, with these contents and attributes."""
+    count = len(contents)
+    return list(
+        map(
+            FlowFileRecord,
+            new_uuids(count),
+            repeat(queue),
+            claims,
+            repeat(0),
+            map(len, contents),
+            repeat(now_millis),
+            repeat(now_millis),
+            range(first, first + count),
+            packed,
+        )
+    )
+
+
+def put_back(workings: Iterable[Working], penalized_until: int | None) -> None:
+    """Every FlowFile stands in the queue that it was taken from, as it was; or waits there until then."""
+    returned: dict[FlowFileQueue, list[FlowFileRecord]] = {}
+    for held in workings:
+        if held.original is not None and held.source is not None:
+            if penalized_until is not None:
+                held.source.acknowledge([held.original])
+                held.source.penalize(held.original, penalized_until)
+            else:
+                returned.setdefault(held.source, []).append(held.original)
+    for queue, records in returned.items():
+        queue.requeue(records)
 
 
 def settle(workings: Iterable[Working], position: int) -> Settled:

@@ -1,6 +1,7 @@
 """What a session may hold in memory, where that is bounded: nothing that is refused leaves half of itself."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
 
@@ -10,8 +11,10 @@ from ullage.engine.counters import Counters
 from ullage.engine.engine import Engine
 from ullage.engine.session import ProcessSession
 from ullage.engine.working import RECORD_BYTES
+from ullage.enums import EventType
 from ullage.errors import QuotaReached, TransactionTooLarge
 from ullage.sessionroom import FREE_BYTES, STEP_BYTES, SessionRoom
+from ullage.uuids import parse_uuid
 
 LARGE = "v" * 100_000
 ROOM = 1 << 20
@@ -138,3 +141,55 @@ def test_a_name_of_a_counter_is_somebodys_once() -> None:
     counters.reserve("b", "one", 1)
     counters.reserve("c", "other", 1)
     assert counters.all() == {"b": 2}
+
+
+def test_everything_that_a_session_keeps_has_its_room(workshop: Workshop) -> None:
+    """Each of these could be done for ever, in one session; what it had before stays."""
+    repository = workshop.make()
+    fill(repository, 1)
+    handle = parse_uuid(repository.handles.put_many([b"x"])[0])
+    parents = bytes(16) * 2_000
+    text = "t" * 60_000
+    with bounded(repository) as session:
+        held = session.get_many("in", 1)
+
+        def emit(number: int) -> None:
+            session.put_attribute(held[0], "a", f"{number}{LARGE}")  # the event keeps it as it is now
+            session.provenance.send(held[0], "there")
+
+        def transfer(number: int) -> None:
+            session.transfer(session.create(), "out", text)
+
+        ways: list[Callable[[int], object]] = [
+            emit,
+            transfer,
+            lambda number: session.provenance.report(EventType.ADDINFO, held, details=text),
+            lambda number: session.adjust_counter(f"{number}{text}", 1),
+            lambda number: session.remove_attributes(held[0], [f"{number}{text}"]),
+            lambda number: session.put_attributes(held[0], {f"{number}.{name}": "" for name in range(300)}),
+            lambda number: session.create([session.create()] * (len(parents) // 16)),
+            lambda number: session.write(held[0], b"x"),
+            lambda number: session.append(held[0], b""),
+            lambda number: session.merge(held),
+            lambda number: session.import_handle(handle),
+        ]
+        for way in ways:
+            with pytest.raises(TransactionTooLarge):
+                [way(number) for number in range(3_000)]
+            session.rollback()
+            held = session.get_many("in", 1)
+            assert held[0].attribute_map()["a"] == ""
+
+
+def test_what_is_refused_halfway_is_not_held(workshop: Workshop) -> None:
+    """Parts of which nobody was told would go wherever the rest goes; and a way that was refused leads nowhere."""
+    repository = workshop.make()
+    with bounded(repository) as session:
+        whole = session.write(session.create(attributes={"a": LARGE}), b"x" * 100)
+        with pytest.raises(TransactionTooLarge):
+            session.split(whole, [1] * 100)
+        others = [session.create() for _ in range(200)]
+        assert len(session.unsettled()) == 201
+        with pytest.raises(TransactionTooLarge):
+            session.transfer_many(others, "out", "r" * 60_000)
+        assert len(session.unsettled()) == 201

@@ -8,16 +8,20 @@ method takes one FlowFile or several, which cost little more than one.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import ref
 
 from ullage.engine.model import EventRun, EventType, FlowFileRecord
 from ullage.engine.provenance.eventruns import template
 from ullage.errors import SessionMisuse, TransactionTooLarge
 from ullage.interface.reporter import REPORTED_MAX, Reporter, checked_report
+from ullage.sessionroom import NOTE_BYTES, text_bytes
 
 AS_EMITTED = frozenset({EventType.SEND, EventType.DOWNLOAD})
 """They tell what left, so they keep the attributes and content of the moment."""
+
+REPORTED_BYTES: Final = 16
+"""What a FlowFile of a report takes in memory, as long as nobody changes it."""
 
 Subjects = FlowFileRecord | Sequence[FlowFileRecord]
 
@@ -35,6 +39,10 @@ class Reporting(Protocol):
 
     def reportable(self, flow_file: FlowFileRecord) -> FlowFileRecord:
         """The session's present record of a FlowFile; FlowFileNotFound."""
+        ...
+
+    def keep_report(self, records: Sequence[FlowFileRecord], size: int) -> None:
+        """A report is going to be kept, of so many bytes: raises if there is no room for it."""
         ...
 
 
@@ -67,7 +75,9 @@ class ProvenanceReporter(Reporter[Subjects]):
         ]
         if self._count + len(records) > REPORTED_MAX:
             raise TransactionTooLarge(f"more than {REPORTED_MAX} provenance events in one session: commit in parts")
-        self._count += len(records)
         if records:
+            texts = sum(text_bytes(text) for text in found.values() if isinstance(text, str))
+            session.keep_report(records, NOTE_BYTES + len(records) * REPORTED_BYTES + texts)
+            self._count += len(records)
             run = template(type, **found)
             self._events.append(Reported(run, records, type in AS_EMITTED))
