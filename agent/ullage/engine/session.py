@@ -261,7 +261,6 @@ class ProcessSession:
         footer: bytes = b"",
     ) -> FlowFileRecord:
         """One FlowFile whose content is theirs in order (JOIN); they stay in the session."""
-        self._room.take(CONTENT_BYTES)
         with as_a_whole(self._working, self._room), self._writer.stream() as stream:
             merged = self.create(flow_files)
             self._spawned(merged, EventType.JOIN)

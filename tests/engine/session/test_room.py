@@ -168,14 +168,16 @@ def test_everything_that_a_session_keeps_has_its_room(workshop: Workshop) -> Non
             lambda number: session.remove_attributes(held[0], [f"{number}{text}"]),
             lambda number: session.put_attributes(held[0], {f"{number}.{name}": "" for name in range(300)}),
             lambda number: session.create([session.create()] * (len(parents) // 16)),
+        ]
+        contents: list[Callable[[int], object]] = [
             lambda number: session.write(held[0], b"x"),
+            lambda number: session.write(held[0], [b"x"]),
             lambda number: session.append(held[0], b""),
-            lambda number: session.merge(held),
             lambda number: session.import_handle(handle),
         ]
-        for way in ways:
+        for way in (*ways, *contents):
             with pytest.raises(TransactionTooLarge):
-                [way(number) for number in range(3_000)]
+                [way(number) for number in range(100 if way in ways else 3_000)]
             session.rollback()
             held = session.get_many("in", 1)
             assert held[0].attribute_map()["a"] == ""
