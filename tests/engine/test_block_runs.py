@@ -15,7 +15,7 @@ from ullage.engine.files import DiskUsage, OsFiles
 from ullage.engine.ledger.blockrows import OVERHEAD_BYTES, BlockRows
 from ullage.engine.ledger.blockruns import RunMerge
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.model import BLOCK_BYTES, ClaimBlocks, ContentClaim, RunFile, parse_uuid
+from ullage.engine.model import BLOCK_BYTES, ClaimBlocks, ContentClaim, parse_uuid
 from ullage.engine.salvaging import salvage
 
 SIZE = 2 * BLOCK_BYTES + 5
@@ -415,20 +415,7 @@ def test_maintenance_merges_within_the_rate_of_reclamation(workshop: Workshop) -
 
 
 def test_much_in_memory_makes_a_checkpoint_due(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in memory is counted, whatever becomes of it."""
-    rows = BlockRows()
-    rows.take_run(RunFile(1, "blocks", 1, 9, 0, bytes(16), b"\0" * 7 + b"\1" + bytes(8), 0, 1))
-    rows.set((1, 0), b"1234")
-    rows.set((1, 0), b"12345678")
-    assert rows.bytes == 8 + OVERHEAD_BYTES
-    rows.freeze()
-    rows.set((2, 0), b"1234")
-    rows.delete((1, 0))
-    rows.delete((2, 0))
-    assert (len(rows), rows.bytes) == (2, 8 + 2 * OVERHEAD_BYTES)
-    rows.settle(None)
-    assert (len(rows), rows.bytes) == (1, OVERHEAD_BYTES)
-
+    """Once: after it little is in memory."""
     repository = workshop.make()
     runner = MaintenanceRunner(repository)
     put(repository, 1)
