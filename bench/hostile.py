@@ -39,6 +39,9 @@ QUIET_SECONDS = 0.02
 KEPT_BY_ALLOCATORS = 1.25
 """Of gRPC, Arrow and Python: what they have freed, and still hold."""
 
+HEADER_BYTES = 7_000
+"""Of every other call: little less than a node takes."""
+
 STREAMS = 64
 PUSHING = 64
 """Connections that send at a time."""
@@ -93,7 +96,8 @@ class HostileConnection:
         try:
             for stream in range(1, 2 * STREAMS, 2):
                 self._room[stream] = WINDOW
-                self._sock.sendall(_frame(HEADERS, END_HEADERS, stream, _head()))
+                filler = HEADER_BYTES if stream % 4 == 1 else 0
+                self._sock.sendall(_frame(HEADERS, END_HEADERS, stream, _head(filler)))
                 sent += self._fill(stream, struct.pack(">BI", 0, 1 << 30))
             self._listen()
             while sent < bytes_max and (more := sum(self._fill(each) for each in list(self._room) if each)):
@@ -144,8 +148,8 @@ def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     return len(body).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + body
 
 
-def _head() -> bytes:
-    """Headers of a call, none of them compressed."""
+def _head(filler: int) -> bytes:
+    """Headers of a call, none of them compressed, with so many bytes of no use."""
     fields = {
         ":method": "POST",
         ":scheme": "http",
@@ -153,11 +157,21 @@ def _head() -> bytes:
         ":authority": "node",
         "te": "trailers",
         "content-type": "application/grpc",
+        "x-filler": "x" * filler,
     }
-    return b"".join(
-        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
-        for name, value in fields.items()
-    )
+    return b"".join(b"\0" + _text(name) + _text(value) for name, value in fields.items())
+
+
+def _text(text: str) -> bytes:
+    """As RFC 7541 has it: seven bits of its length at a time, but for what fits into the first ones."""
+    length, head = len(text), bytearray([min(len(text), 127)])
+    if length >= 127:
+        length -= 127
+        while length >= 128:
+            head.append(length % 128 + 128)
+            length //= 128
+        head.append(length)
+    return bytes(head) + text.encode()
 
 
 def grown(url: str, pid: int, count: int, bytes_each: int) -> tuple[float, int]:

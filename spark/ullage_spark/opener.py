@@ -345,6 +345,8 @@ def _nothing_more(start: int, count: int) -> bytes:
 def _near(client: SocketClient, where: Whereabouts) -> tuple[list[bytes], Any] | None:
     """The claims of the small ones, and their rows; None if all are to be asked for one by one, or over Flight."""
     runs, rows = where.neighbours()
+    if not runs:
+        return None
     with suppress(*LEFT_TO_FLIGHT):  # whoever asks for them one by one is told what it was
         if found := client.read_neighbours(runs):
             return found, rows

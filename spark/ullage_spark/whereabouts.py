@@ -66,9 +66,9 @@ class Whereabouts:
         """
         lengths = self._columns[2]
         small = ((lengths > 0) & (lengths <= SMALL_BYTES)).nonzero()[0]
-        resources, offsets, lengths, crcs = (column[small] for column in self._columns[:4])
         if not len(small):
             return [], small
+        resources, offsets, lengths, crcs = (column[small] for column in self._columns[:4])
         ends = offsets + lengths
         order = offsets.argsort(kind="stable")
         order = order[resources[order].argsort(kind="stable")]
@@ -91,10 +91,8 @@ class Whereabouts:
 
     def others(self, rows: Any) -> list[int]:
         """All rows but these."""
-        is_other = self._columns[0] == self._columns[0]  # each, to begin with
-        is_other[rows] = False
-        found: list[int] = is_other.nonzero()[0].tolist()
-        return found
+        taken = set(rows.tolist())
+        return [row for row in range(len(self)) if row not in taken]
 
 
 def _firsts(resources: Any, offsets: Any, ends: Any) -> list[int]:

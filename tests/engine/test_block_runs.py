@@ -15,7 +15,7 @@ from ullage.engine.files import DiskUsage, OsFiles
 from ullage.engine.ledger.blockrows import OVERHEAD_BYTES, BlockRows
 from ullage.engine.ledger.blockruns import RunMerge
 from ullage.engine.maintenance import MaintenanceRunner
-from ullage.engine.model import BLOCK_BYTES, ClaimBlocks, ContentClaim, RunFile, parse_uuid
+from ullage.engine.model import BLOCK_BYTES, ClaimBlocks, ContentClaim, parse_uuid
 from ullage.engine.salvaging import salvage
 
 SIZE = 2 * BLOCK_BYTES + 5
@@ -144,25 +144,45 @@ def test_a_dead_claims_checksums_go_and_its_deletion_after_them(workshop: Worksh
 
 def test_a_merge_without_the_oldest_run_keeps_deletions(workshop: Workshop) -> None:
     """Else what they hide would be found again. A large oldest run is not merged with small ones."""
-    ids = with_runs(workshop, 5)
-    repository = workshop.repository
-    gone = claim_of(repository, ids[0])
-    merge(repository)
-    assert runs(repository) == [(6, 5, 5)]
-    purge(workshop, ids[0])
-    for number in range(10, 14):
-        put(repository, number)
+    repository = workshop.make()
+    id = put(repository, 0)
+    gone = claim_of(repository, id)
+    more = [ClaimBlocks(gone.resource, 1 << 40 | number, b"1234") for number in range(200)]
+    repository.committer.commit(more, creates=True)
+    repository.checkpoint()
+    kept = [put(repository, 1)]  # or the resource claim would be gone
+    purge(workshop, id)
+    for number in range(2, 7):
+        kept.append(put(repository, number))
         repository.checkpoint()
     assert known(repository, gone) == [False]
 
-    assert repository.ledger.blocks.runs()[0].length > sum(r.length for r in repository.ledger.blocks.runs()[1:]) / 4
-    repository.spaces.blocks._merge = merge_of(repository, slice(1, 5))
+    merge(repository)
+
+    assert [number for number, *_ in runs(repository)] == [1, 7]
+    for how in ("none", "checkpoint", "crash"):
+        assert known(repository, gone, *(claim_of(repository, id) for id in kept)) == [False, *[True] * 6]
+        repository.checkpoint()
+        repository = workshop.restart(how)
+
+
+def test_a_merged_run_is_as_old_as_what_it_was_merged_from(workshop: Workshop) -> None:
+    """Its number is above that of a newer run, which says what is deleted by now; so it stays over a start."""
+    ids = with_runs(workshop, 4)
+    repository = workshop.repository
+    claims = [claim_of(repository, id) for id in ids]
+    purge(workshop, ids[2])
+    repository.checkpoint()
+
+    repository.spaces.blocks._merge = merge_of(repository, slice(0, 4))
     repository.spaces.blocks.merge_step()
 
-    assert runs(repository) == [(6, 5, 5), (11, 5, 10)]
-    assert known(repository, gone) == [False]
-    repository = workshop.restart("none")
-    assert known(repository, gone) == [False]
+    assert runs(repository) == [(6, 4, 4), (5, 1, 5)]
+    for how in ("none", "checkpoint", "crash"):
+        assert known(repository, *claims) == [True, True, False, True]
+        repository.checkpoint()
+        repository = workshop.restart(how)
+        assert runs(repository) == [(6, 4, 4), (5, 1, 5)]
 
 
 def test_rows_of_a_resource_claim_that_is_gone_go_with_any_merge(workshop: Workshop) -> None:
@@ -395,20 +415,7 @@ def test_maintenance_merges_within_the_rate_of_reclamation(workshop: Workshop) -
 
 
 def test_much_in_memory_makes_a_checkpoint_due(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in memory is counted, whatever becomes of it."""
-    rows = BlockRows()
-    rows.take_run(RunFile(1, "blocks", 1, 9, 0, bytes(16), b"\0" * 7 + b"\1" + bytes(8), 0, 1))
-    rows.set((1, 0), b"1234")
-    rows.set((1, 0), b"12345678")
-    assert rows.bytes == 8 + OVERHEAD_BYTES
-    rows.freeze()
-    rows.set((2, 0), b"1234")
-    rows.delete((1, 0))
-    rows.delete((2, 0))
-    assert (len(rows), rows.bytes) == (2, 8 + 2 * OVERHEAD_BYTES)
-    rows.settle(None)
-    assert (len(rows), rows.bytes) == (1, OVERHEAD_BYTES)
-
+    """Once: after it little is in memory."""
     repository = workshop.make()
     runner = MaintenanceRunner(repository)
     put(repository, 1)

@@ -9,7 +9,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.feeds import LASTS_MILLIS, FeedBatch, Reader
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import EventType
-from ullage.errors import Forbidden, InvalidArgument
+from ullage.errors import Forbidden, InvalidArgument, QuotaReached
 from ullage.wire.provenance import EventQuery
 
 HELD = "stream:orders:in"
@@ -216,3 +216,38 @@ def test_a_feed_of_a_queue_that_is_not_there_defines_nothing(workshop: Workshop)
 
     assert repository.queues.all() == []
     assert repository.log.last_id == before
+
+
+def test_names_of_streams_leave_no_more_queues_than_one_may_have(workshop: Workshop) -> None:
+    """Whoever takes under ever new names and gives back would leave a queue each, and what it takes to list it."""
+    repository = filled(workshop, 1)
+    feeds, reader = repository.feeds, Reader("ann", "ann", each_max=3)
+
+    for number in range(8):
+        workshop.clock.advance(2 * MINUTE / 1000)
+        feeds.expire()
+        assert feeds.take(f"s{number}", "in", 0, 1, MINUTE, reader).taken == 1
+        assert feeds.give_back(f"s{number}", "in", 0, reader) == 1
+
+    assert [queue.name for queue in repository.queues.all()] == ["in", "stream:s5:in", "stream:s6:in", "stream:s7:in"]
+    assert feeds.take("s6", "in", 0, 1, MINUTE, reader).taken == 1
+    assert [waiting.stream for waiting in feeds.standing()] == ["s6"]
+    assert feeds.take("s0", "in", 0, 1, MINUTE, Reader("bob", "bob", each_max=3)).taken == 0
+
+
+def test_streams_that_take_nothing_are_bounded_and_forgotten(workshop: Workshop) -> None:
+    """Each has a lag, which metrics tell."""
+    feeds, reader = filled(workshop, 0).feeds, Reader("ann", "ann", each_max=3)
+    for number in range(3):
+        feeds.take(f"s{number}", "in", 0, 1, MINUTE, reader)
+
+    with pytest.raises(QuotaReached, match="ann has 3 streams that take"):
+        feeds.take("s3", "in", 0, 1, MINUTE, reader)
+    feeds.take("s2", "in", 0, 1, MINUTE, reader)
+    feeds.take("s3", "in", 0, 1, MINUTE, Reader("bob", "bob", each_max=3))
+    assert len(feeds.lags()) == 4
+
+    workshop.clock.advance(2 * MINUTE / 1000)
+    assert feeds.expire() == 0
+    assert feeds.lags() == []
+    feeds.take("s3", "in", 0, 1, MINUTE, reader)

@@ -280,6 +280,7 @@ def maintenance_of(worker: Worker, _: Task) -> list[Callable[[], object]]:
     repository = worker.repository
     return [
         repository.checkpoint,
+        repository.spaces.blocks.merge_step,
         repository.reclamation.clean,
         repository.reclamation.truncate,
         repository.reclamation.adopt_orphans,

@@ -173,6 +173,7 @@ def upkeep_of(worker: Worker, task: Task) -> list[Callable[[], object]]:
         *(repository.reclamation.clean, repository.reclamation.truncate, repository.reclamation.adopt_orphans),
         *(repository.handles.purge, repository.queues.swap_out_all, repository.queues.expire),
         *(repository.provenance.step, repository.provenance.index_step, repository.proof.step),
+        *(repository.spaces.blocks.merge_step, repository.spaces.blocks.merge_step),
         *(repository.reclamation.survey, lambda: repository.account.dead(repository.spec)),
     ]
 

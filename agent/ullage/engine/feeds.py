@@ -84,6 +84,13 @@ class Reader(NamedTuple):
 NOBODY: Final = Reader()
 
 
+class _Heard(NamedTuple):
+    """Of a feed: until when its reader is to be waited for, and whose it is."""
+
+    end: int
+    owner: str
+
+
 class Feeds:
     """All feeds of a repository. Thread-safe."""
 
@@ -95,7 +102,7 @@ class Feeds:
         self._clock = parts.clock
         self._standing_max = standing_max
         self._lock = threading.Lock()
-        self._ends: dict[str, int] = {}
+        self._heard: dict[str, _Heard] = {}
 
     def owner(self, stream: str, queue: str) -> str:
         """Whose the FlowFiles are that wait for a stream; empty if none do, or they are nobody's."""
@@ -118,7 +125,7 @@ class Feeds:
         name = name_of(stream, queue)
         with self._lock:
             self._require_own(name, reader.owner)
-            self._ends[name] = self._clock.now_millis() + lasts_millis
+            self._hear(name, lasts_millis, reader)
             standing = self._places(name, after)
             room = min(count - len(standing), self._standing_max - self._count(name))
             if room > 0 and self._count(queue):
@@ -163,7 +170,7 @@ class Feeds:
     def lags(self) -> list[FeedLag]:
         """Of each stream that takes of a queue, and was heard of within the time that it asked for."""
         now = self._clock.now_millis()
-        heard = {name for name, end in list(self._ends.items()) if end > now}
+        heard = {name for name, heard in list(self._heard.items()) if heard.end > now}
         names = heard | {queue.name for queue in self._queues.all() if _is_feed(queue.name) and self._count(queue.name)}
         return [self._lag(*name.split(":", 2)[1:]) for name in sorted(names)]
 
@@ -180,9 +187,20 @@ class Feeds:
             for queue in self._queues.all():
                 if not _is_feed(queue.name) or not queue.figures().flow_files:
                     continue
-                if self._ends.setdefault(queue.name, now + LASTS_MILLIS) <= now:
+                # What was taken before a restart has its time from the first look on.
+                first = _Heard(now + LASTS_MILLIS, queue.definition.owner)
+                if self._heard.setdefault(queue.name, first).end <= now:
                     count += self._give_back(queue.name, 0)
+            self._heard = {name: heard for name, heard in self._heard.items() if heard.end > now or self._count(name)}
         return count
+
+    def _hear(self, name: str, lasts_millis: int, reader: Reader) -> None:
+        """Also where nothing is taken: a stream that waits has a lag. QuotaReached for one more than may be."""
+        if reader.each_max is not None and name not in self._heard:
+            own = sum(heard.owner == reader.owner for heard in self._heard.values())
+            if own >= reader.each_max:
+                raise QuotaReached.of(reader.owner, f"{own} streams that take", "streams_each", "let some end")
+        self._heard[name] = _Heard(self._clock.now_millis() + lasts_millis, reader.owner)
 
     def _standing_of(self, queue: FlowFileQueue) -> StandingFeed | None:
         figures = queue.figures()
@@ -197,7 +215,7 @@ class Feeds:
             figures.flow_files,
             figures.size_bytes,
             min(places) // 1000 if places else None,  # what was taken first may be in a swap file by now
-            self._ends.get(queue.name, self._clock.now_millis() + LASTS_MILLIS),
+            heard.end if (heard := self._heard.get(queue.name)) else self._clock.now_millis() + LASTS_MILLIS,
         )
 
     def _owner(self, name: str) -> str:
@@ -252,19 +270,27 @@ class Feeds:
         """First in first out, without limits: what stands there has been let in once already."""
         known = self._queues.known(name)
         if self._owner(name) != reader.owner:
-            self._require_room(reader)
+            self._require_room(name, reader)
         if known is None or known.definition.owner != reader.owner:
             priority = str(QueuePriority.FIRST_IN_FIRST_OUT)
             self._queues.define(
                 name, priority=priority, owner=reader.owner, count_max=0, bytes_max=0, expiration_millis=0
             )
 
-    def _require_room(self, reader: Reader) -> None:
+    def _require_room(self, name: str, reader: Reader) -> None:
+        """Among the reader's feeds, of which one that is empty goes where there are as many as may be: names of streams
+        are for ever new, and whoever takes with one and gives back would leave a queue each.
+        """
         if reader.each_max is None:
             return
-        own = sum(_is_feed(queue.name) and self._owner(queue.name) == reader.owner for queue in self._queues.all())
-        if own >= reader.each_max:
-            raise QuotaReached.of(reader.owner, f"FlowFiles waiting for {own} streams", "streams_each", "read some")
+        own = [queue for queue in self._queues.all() if _is_feed(queue.name) and queue.definition.owner == reader.owner]
+        empty = [queue for queue in own if queue.is_empty and queue.name != name]
+        standing = sum(queue.figures().flow_files > 0 for queue in own)
+        if standing >= reader.each_max:
+            held = f"FlowFiles waiting for {standing} streams"
+            raise QuotaReached.of(reader.owner, held, "streams_each", "read some")
+        if empty and len(own) >= reader.each_max:
+            self._queues.remove(empty[0].name)
 
     def _count(self, name: str) -> int:
         """How many there are to be had."""

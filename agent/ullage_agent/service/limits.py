@@ -173,13 +173,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     flight_connections: int = 4_096
     """Open connections of Arrow Flight. Programs keep one for each process. gRPC closes further ones at once, so those
-    without an admitted call may have no more than a quarter of what the others leave: of more the oldest ones of the
+    without an admitted call may have no more than an eighth of what the others leave: of more the oldest ones of the
     address with most are ended. The rest is room for what comes between two looks (`service/flight/places.py`).
     """
 
     flight_connections_each: int = 2_048
     """The same of one principal, whose first call on one more is refused: half, so that the others, and strangers
-    with a quarter of what is left, find a place while it has all that it may.
+    with an eighth of what is left, find a place while it has all that it may.
     """
 
     flight_call_seconds: float = 30.0
@@ -193,7 +193,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tenth. 1,000 strangers can make a node hold twice the memory for it.
     """
 
-    flight_header_bytes: int = 16 * KIB
+    flight_header_bytes: int = 8 * KIB
     """Headers of a call: a token of an API server takes 1 to 2 KiB."""
 
     flight_ping_seconds: float = 5.0

@@ -176,4 +176,5 @@ def test_hostile_metadata_is_refused_and_stores_nothing(peer: Peer) -> None:
         for body in (b"\x00" * 100_000, b"[" * 100_000, b"null", b'"x"', b"{}{}", b'{"key":1}', long):
             answer = somebody.put(schema, raw.field(3, body) + batch)
             assert (answer.slug, answer.messages) == ("invalid-argument", [])
+            assert ("at most 65536" in answer.details) == (len(body) > 65_536)
     assert list(peer.repository.ledger.flow_files()) == []

@@ -207,31 +207,31 @@ def standers(address: str, *since: float, first: int = 0) -> list[Stander]:
 
 
 def test_those_of_the_client_with_most_go_its_first_one_before_the_others() -> None:
-    """Down to a quarter of the room; all addresses of an IPv6 network are one client."""
+    """Down to an eighth of the room; all addresses of an IPv6 network are one client."""
     few = standers("10.0.0.1", 0.0, 0.0)
     many = [Stander(100 + at, FarEnd(f"2001:db8::{at:x}", "1"), 5.0 + at % 7) for at in range(20)]
     shuffled = [*few, *many]
     random.Random(1).shuffle(shuffled)
 
-    assert crowding(shuffled, 4 * 22) == []
-    going = crowding(shuffled, 4 * 5)
+    assert crowding(shuffled, 8 * 22) == []
+    going = crowding(shuffled, 8 * 5)
 
     assert going == sorted(many, key=lambda each: (each.since, each.descriptor))[:17]
-    assert crowding(shuffled, 4 * 3)[-1] is few[0]
+    assert crowding(shuffled, 8 * 3)[-1] is few[0]
     assert len(crowding(shuffled, -5)) == 22
 
 
 def test_of_clients_with_one_each_those_that_came_first_go() -> None:
     """Whoever comes from many addresses wins nothing by it."""
     each = [Stander(at, FarEnd(f"10.0.{at}.1", "1"), float(9 - at)) for at in range(8)]
-    assert [found.since for found in crowding(each, 8)] == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert [found.since for found in crowding(each, 16)] == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
-def test_strangers_have_no_more_than_a_quarter_of_what_the_others_leave() -> None:
+def test_strangers_have_no_more_than_an_eighth_of_what_the_others_leave() -> None:
     """Who is known never goes, however long ago its call was; nor is one told twice to go."""
     found = {at: FarEnd("10.0.0.1", str(at)) for at in range(40)}
     members = set(list(found.values())[:20])
-    strangers = Strangers(60, 30.0)
+    strangers = Strangers(100, 30.0)
 
     first = strangers.leaving(found, members, 0.0)
     assert [each.descriptor for each in first.crowded] == list(range(20, 30))

@@ -29,6 +29,9 @@ VERSIONS: Final = (3, 4)
 HEADER_BYTES_MAX: Final = 64 << 10
 """Three columns and their metadata take less than 1 KiB."""
 
+COMMAND_BYTES_MAX: Final = 64 << 10
+"""Of one batch: a key, a time and some numbers take less than 1 KiB. Nothing counts what it becomes."""
+
 SENT_BYTES_MAX: Final = 4 << 20
 """A batch that is larger goes in several messages: a client may bound what it receives, and each is held twice, beside
 the batch, until its client has taken it.
@@ -134,6 +137,10 @@ class BatchReader:
 
     def sound(self, message: FlightData) -> SoundBatch:
         """InvalidArgument or RequestTooLarge if the header is not such a batch's."""
+        if len(message.metadata) > COMMAND_BYTES_MAX:
+            raise InvalidArgument(
+                f"the command of a batch has {len(message.metadata)} bytes, at most {COMMAND_BYTES_MAX}"
+            )
         batch = _content_of(message, RECORD_BATCH)
         if batch.has(3):
             raise InvalidArgument("a compressed batch is not taken: write Arrow IPC without compression")

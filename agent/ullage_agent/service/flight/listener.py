@@ -84,7 +84,7 @@ def options_of(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # a second process on the port would take half of the calls
         ("grpc.max_receive_message_length", limits.flight_message_bytes),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", limits.flight_header_bytes // 2),  # soft: beyond it some are refused
+        ("grpc.max_metadata_size", limits.flight_header_bytes),  # beyond it some would be refused
         ("grpc.absolute_max_metadata_size", limits.flight_header_bytes),
         ("grpc.max_concurrent_streams", 2 * limits.flight_calls),  # one too many is told so, rather than left to wait
         ("grpc.max_allowed_incoming_connections", limits.flight_connections),

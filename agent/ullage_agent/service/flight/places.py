@@ -176,12 +176,14 @@ class FlightPlaces:
 
     def _look(self, began: float) -> float:
         """How many came since the last look, as a share of the places that are free now."""
+        # Before the listing: a connection that came and made its call behind it would be known and not be found, and
+        # so be forgotten, and ended half a minute later amid that call.
+        before = self._known.all()
         descriptors = os.listdir(_DESCRIPTORS)
         if len(descriptors) <= self._crowd_min and began - self._looked < OVERDUE_LOOK_SECONDS:
             return 0.0
         self._looked = began
         now = self._clock.monotonic()
-        before = self._known.all()
         found = self._sockets.look(map(int, descriptors))
         self._known.forget(before.difference(found.values()))
         overdue, crowded, new = self._strangers.leaving(found, self._known.all(), now)

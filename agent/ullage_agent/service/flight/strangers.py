@@ -7,11 +7,16 @@ import heapq
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ullage_agent.service.addresses import client_of
+
+STRANGERS_SHARE: Final = 8
+"""Of what those who are known leave, so small a part is strangers': each can make a node hold half a MiB of headers and
+refused calls. Who has a token is a stranger for as long as a review of it takes.
+"""
 
 _client_of = lru_cache(1_024)(client_of)
 
@@ -70,10 +75,10 @@ class Strangers:
 
 
 def crowding(strangers: Sequence[Stander], room: int) -> list[Stander]:
-    """Of more than a quarter of what there is room for, those that are too many: each of the client that has most then,
+    """Of more than an eighth of what there is room for, those that are too many: each of the client that has most then,
     and of its the one that came first, which has had the most time to make a call.
     """
-    if len(strangers) <= room // 4:
+    if len(strangers) <= room // STRANGERS_SHARE:
         return []
     lines: dict[str, deque[Stander]] = {}
     for each in sorted(strangers, key=_age):
@@ -81,7 +86,7 @@ def crowding(strangers: Sequence[Stander], room: int) -> list[Stander]:
     longest = [(-len(line), _age(line[0]), client) for client, line in lines.items()]
     heapq.heapify(longest)
     going: list[Stander] = []
-    too_many = len(strangers) - max(0, room // 4)
+    too_many = len(strangers) - max(0, room // STRANGERS_SHARE)
     while len(going) < too_many:
         length, _, client = heapq.heappop(longest)
         line = lines[client]
