@@ -1,6 +1,6 @@
 """Sessions over the engine's own."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
@@ -13,6 +13,7 @@ from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.session import ProcessSession
+from ullage.engine.working import bytes_of
 from ullage.enums import EventType, Lifetime
 from ullage.errors import FlowFileNotFound, SessionMisuse
 from ullage.interface.checks import (
@@ -152,9 +153,15 @@ class EmbeddedSession(Session):
         """The ids of those that were neither transferred nor removed yet."""
         return [record.id for record in self._session.unsettled()]
 
-    def flow_files(self) -> list[FlowFile]:
-        """What the session holds, as it is now; what it has removed too, until the commit."""
-        return [documents.flow_file(record) for record in self._records.values()]
+    def flow_files(self) -> Iterator[FlowFile]:
+        """What the session holds, as it is now, one after the other; what it has removed too, until the commit. Any
+        thread may ask.
+        """
+        return map(documents.flow_file, list(self._records.values()))
+
+    def packed_bytes(self) -> int:
+        """What they take in memory. Any thread may ask."""
+        return sum(map(bytes_of, list(self._records.values())))
 
     def sizes(self) -> list[int]:
         """Of the contents of what it holds. Any thread may ask."""

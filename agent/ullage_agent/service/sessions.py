@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ullage.clock import Clock
 from ullage.embedded.repository import EmbeddedRepository
@@ -28,10 +28,20 @@ from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.access import Principal
 from ullage_agent.service.limits import Limits
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Answer")
 
 ANSWERS_KEPT: Final = 16
 """A client does one thing at a time in a session, so only its last requests can be repeats."""
+
+ANSWERS_BYTES: Final = 1 << 20
+"""What these take, but for the last one, which is remembered whatever it takes."""
+
+
+class Answer(Protocol):
+    """As it is sent."""
+
+    @property
+    def kept_bytes(self) -> int: ...
 
 
 @dataclass(eq=False)
@@ -48,7 +58,7 @@ class Lent:
     key: str | None
     room: SessionRoom
     is_over: bool = False
-    answers: OrderedDict[str | None, object] = field(default_factory=OrderedDict)
+    answers: OrderedDict[str | None, Any] = field(default_factory=OrderedDict)
     """To the last requests with an idempotency key: the session is memory, and so are they."""
 
     _busy: threading.Lock = field(default_factory=threading.Lock)
@@ -73,11 +83,24 @@ class Lent:
         if key is None:
             return work()
         if key not in self.answers:
-            self.answers[key] = work()
-            if len(self.answers) > ANSWERS_KEPT:
-                self.answers.popitem(last=False)
-        found: T = self.answers[key]  # type: ignore[assignment]
+            made = work()
+            if not self.is_over:
+                self.answers[key] = made
+                self.room.count(made.kept_bytes)  # what was done was done: it must not be done again by a repeat
+                while len(self.answers) > 1 and not self._has_room_for_answers():
+                    self.room.count(-self.answers.popitem(last=False)[1].kept_bytes)
+            return made
+        found: T = self.answers[key]
         return found
+
+    def forget_answers(self) -> None:
+        """Whoever repeats a request has it done again; called while it is used."""
+        self.room.count(-sum(each.kept_bytes for each in self.answers.values()))
+        self.answers.clear()
+
+    def _has_room_for_answers(self) -> bool:
+        size = sum(each.kept_bytes for each in self.answers.values())
+        return len(self.answers) <= ANSWERS_KEPT and size <= ANSWERS_BYTES
 
     def try_expire(self, now: float) -> bool:
         """Roll back if its time is over and nobody is at work in it; whether it ended."""
@@ -141,7 +164,7 @@ class Sessions:
             try:
                 yield lent, held
             except BaseException:
-                if not held.flow_files():
+                if not held.sizes():
                     held.rollback()
                     self.end(lent)
                 raise

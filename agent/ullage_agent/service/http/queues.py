@@ -6,9 +6,9 @@ from ullage.embedded.content import QueuePut
 from ullage.wire import operations
 from ullage.wire.content import StoredBatch, StoredFlowFile
 from ullage.wire.queues import DropResult, FlowFile, QueueStatus
-from ullage.wire.sessions import SessionRequest, SessionStatus
+from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
-from ullage_agent.service.http.resources import Asked, Limit, Position, acts, answers, serves
+from ullage_agent.service.http.resources import Asked, Limit, Made, Position, acts, answers, serves
 from ullage_agent.service.http.sessions import status_of
 
 
@@ -48,13 +48,14 @@ def put_batch(asked: Asked, force: bool = False) -> StoredBatch:
 
 
 @serves(operations.POLL_QUEUE)
-def poll(asked: Asked) -> SessionStatus:
+def poll(asked: Asked) -> Made:
     asked.repository.queues.find(asked["queue"])
     sessions, key = asked.served.sessions, asked.key
     wish = SessionRequest(visibility_seconds=asked.data.visibility_seconds)
     with sessions.beginning(asked.principal, asked.repository, wish, key) as (lent, held):
-        if not lent.once(key, lambda: held.get_many(asked["queue"], asked.data.count)):
-            lent.answers.clear()  # who got nothing may ask again
+        count = asked.data.count
+        if not lent.once(key, lambda: Made(b"", [each.id for each in held.get_many(asked["queue"], count)])).ids:
+            lent.forget_answers()  # who got nothing may ask again
         sessions.extend(lent)
     return status_of(lent)
 

@@ -26,6 +26,7 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.enums import Lifetime
 from ullage.errors import BackPressure, InvalidArgument
 from ullage.interface.checks import checked_key
+from ullage.sessionroom import NOTE_BYTES
 from ullage.wire.content import StoredBatch
 from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
@@ -131,6 +132,8 @@ class Made(NamedTuple):
 
     @classmethod
     def of(cls, found: object) -> "Made":
+        if isinstance(found, Made):
+            return found
         return cls(found if isinstance(found, Response) else msgspec.json.encode(found), _ids_of(found))
 
     @property
@@ -138,8 +141,13 @@ class Made(NamedTuple):
         """0 for what has taken its own room."""
         return len(self.answer) if isinstance(self.answer, bytes) else 0
 
+    @property
+    def kept_bytes(self) -> int:
+        """What remembering it takes."""
+        return NOTE_BYTES + self.size + NOTE_BYTES * len(self.ids)
 
-Work = Callable[Concatenate[Asked, ...], A | Response[Any] | Coroutine[Any, Any, A | Response[Any]]]
+
+Work = Callable[Concatenate[Asked, ...], A | Made | Response[Any] | Coroutine[Any, Any, A | Made | Response[Any]]]
 
 
 def serves(
