@@ -28,7 +28,7 @@ from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.access import Principal
 from ullage_agent.service.limits import Limits
 
-T = TypeVar("T", bound="Answer")
+T = TypeVar("T", bound="RememberedAnswer")
 
 ANSWERS_KEPT: Final = 16
 """A client does one thing at a time in a session, so only its last requests can be repeats."""
@@ -37,7 +37,7 @@ ANSWERS_BYTES: Final = 1 << 20
 """What these take, but for the last one, which is remembered whatever it takes."""
 
 
-class Answer(Protocol):
+class RememberedAnswer(Protocol):
     """As it is sent."""
 
     @property
