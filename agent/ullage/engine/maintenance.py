@@ -156,7 +156,8 @@ class MaintenanceRunner:
         """
         log = self._repository.log
         age = self._repository.clock.now_millis() - log.snapshot_millis
-        if log.last_id > log.snapshot_id or age >= REMEMBERED_MILLIS:
+        is_full = self._repository.ledger.blocks.is_large  # with what reads have worked out
+        if log.last_id > log.snapshot_id or is_full or age >= REMEMBERED_MILLIS:
             self._repository.checkpoint()
 
     def _is_log_large(self) -> bool:

@@ -91,9 +91,11 @@ class BlockRows:
             self.bytes += OVERHEAD_BYTES
 
     def all(self, is_known: Callable[[int], bool]) -> list[tuple[Key, bytes]]:
-        """Every row, where there are no runs; what lay in resource claims that are gone is forgotten."""
+        """Every row, where there are no runs; what lay in resource claims that are gone is forgotten. `bytes` begins
+        anew, since no checkpoint takes them out of memory: else the next one would be due at once, for ever.
+        """
         self._fresh = {key: crcs for key, crcs in self._fresh.items() if is_known(key[0])}
-        self.bytes = sum(len(crcs) + OVERHEAD_BYTES for crcs in self._fresh.values())
+        self.bytes = 0
         return list(self._fresh.items())
 
     def take_run(self, run: RunFile) -> None:

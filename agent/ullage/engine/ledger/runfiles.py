@@ -21,6 +21,7 @@ from ullage.engine.files import File, make_directories
 from ullage.engine.keepers import Keepers
 from ullage.engine.ledger.state import LedgerState
 from ullage.engine.model import RunFile
+from ullage.engine.oserrors import is_about_file
 from ullage.engine.runs.rows import BlockDamaged, RowBlock, RowRun, RowsHead, RowsWriter, RunRow
 from ullage.engine.wal.serde import require_serde
 from ullage.engine.wal.state import RecordDirectory
@@ -94,6 +95,9 @@ class RunFiles:
         self._known: frozenset[int] = frozenset()
         """Those of the last one that was published as well: a failed rename may have come to pass."""
 
+        self._passed_over: frozenset[int] = frozenset()
+        """What lay there when somebody kept leftovers from being removed: the next checkpoint does it."""
+
     def begin(self) -> NewRun:
         """A new run. Its number is above any that has a file, or that counts."""
         if not self._files.exists(self.directory):
@@ -134,6 +138,8 @@ class RunFiles:
                 length = self._files.size(path).length
                 file = self._files.open(path)
             except OSError as error:
+                if not is_about_file(error):  # no descriptor is left: that says nothing of the run
+                    raise
                 raise BlockDamaged(f"{path} cannot be opened: {error}") from error
             found = RowRun.open(path, file)
             self._require(found, length, listed)
@@ -195,7 +201,7 @@ class RunFiles:
         """Files that no snapshot lists, nor the next one will."""
         if not self._ledger.set_aside.may_mean_run():
             found, writing = self.numbers(), set(self._writing)
-            known = self._counting() | self._known | writing
+            known = self._counting() | self._known | self._passed_over | writing
             yield from (f"run {self.path(number)} is listed by no snapshot" for number in found if number not in known)
 
     def keeping(self) -> AbstractContextManager[None]:
@@ -224,6 +230,7 @@ class RunFiles:
         # In this order: what is found and not being written any more is known to the ledger by now, or to nobody.
         found = self.numbers()
         with self._lock:
+            self._passed_over = frozenset(found) if self._keepers else frozenset()
             if self._keepers:
                 return
             kept = self._listed | self._writing
@@ -233,7 +240,8 @@ class RunFiles:
                 del self._open[number]  # who reads it holds it, and the file is closed after the last of them
         for number in found:
             if number not in kept:
-                with suppress(IsADirectoryError):  # somebody's: no snapshot ever listed it
+                # Somebody's, which no snapshot ever listed; or a merge has failed meanwhile, and removed it itself.
+                with suppress(IsADirectoryError, FileNotFoundError):
                     self._files.unlink(self.path(number))
 
     def _require(self, run: RowRun, length: int, listed: RunFile) -> None:

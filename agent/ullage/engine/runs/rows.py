@@ -66,7 +66,9 @@ class RowsHead(msgspec.Struct, frozen=True, kw_only=True):
     """What a run says of itself: whose it is, and columns of what is known of its blocks, little-endian.
 
     `counts`: rows, u32; `fences`: the first key, u64, the high words of all blocks and then the low ones; `ends`: where
-    it ends in the file, u64. `filter`: the last 16 bits of the key of each row, u16.
+    it ends in the file, u64. `filter`: the last 16 bits of the key of each row, u16. `columns_crc` is over the columns
+    of all blocks, so that runs of other values have other heads: a number may have been given twice, where a volume was
+    put back as it once was, and a head tells one run from the other.
     """
 
     format: int
@@ -79,6 +81,7 @@ class RowsHead(msgspec.Struct, frozen=True, kw_only=True):
     fences: bytes = b""
     ends: bytes = b""
     filter: bytes = b""
+    columns_crc: int = 0
 
 
 class WrittenRows(NamedTuple):
@@ -246,6 +249,7 @@ class RowsWriter:
         self._block: list[RunRow] = []
         self._block_bytes = 0
         self._waiting: list[bytes] = []
+        self._columns_crc = 0
         self._written = 0
         self._first: Key | None = None
         self._last: Key = (0, 0)
@@ -267,7 +271,8 @@ class RowsWriter:
         assert self._first is not None, "a run without a row"
         fences = self._high + self._low
         columns = {"counts": self._counts, "fences": fences, "ends": self._ends, "filter": self._filter}
-        head = msgspec.structs.replace(self._head, **{name: column.tobytes() for name, column in columns.items()})
+        packed_columns = {name: column.tobytes() for name, column in columns.items()}
+        head = msgspec.structs.replace(self._head, columns_crc=self._columns_crc, **packed_columns)
         packed = packed_head(head, RUN_MAGIC)
         self._waiting.append(packed)
         self._write()
@@ -284,6 +289,7 @@ class RowsWriter:
         columns = b"".join((high.tobytes(), low.tobytes(), ends.tobytes(), *values))
         begin = _BLOCK.pack(BLOCK_MAGIC, len(block), len(columns), 0)[:_CRC_AT]
         crc = _block_crc(begin, columns, self.bytes, self._seed)
+        self._columns_crc = crc32c(columns, self._columns_crc)
         self._waiting += (_BLOCK.pack(BLOCK_MAGIC, len(block), len(columns), crc), columns)
         self.bytes += _BLOCK.size + len(columns)
         self._counts.append(len(block))
