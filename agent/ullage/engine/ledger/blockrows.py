@@ -6,7 +6,7 @@ They follow from the content: what is not found is worked out by a pass over the
 once, so that what is found is right however old it is; a deletion only makes room.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ullage.engine.model import RunFile
 from ullage.engine.runs.rows import Key, packed_key
@@ -41,6 +41,8 @@ class BlockRows:
         self.bytes = 0
         self._fresh: dict[Key, bytes] = {}
         self._frozen: dict[Key, bytes] = {}
+        self._frozen_bytes = 0
+        self._have_runs = True
         self._recent: dict[Key, bytes] = {}
         self._runs: tuple[RunFile, ...] = ()
         self._last = b""
@@ -52,7 +54,7 @@ class BlockRows:
     @property
     def is_large(self) -> bool:
         """Whether it is time that they leave memory."""
-        return self.bytes >= BYTES_LARGE
+        return self._have_runs and self.bytes >= BYTES_LARGE
 
     @property
     def longest_flush(self) -> int:
@@ -91,11 +93,12 @@ class BlockRows:
             self.bytes += OVERHEAD_BYTES
 
     def all(self, is_known: Callable[[int], bool]) -> list[tuple[Key, bytes]]:
-        """Every row, where there are no runs; what lay in resource claims that are gone is forgotten. `bytes` begins
-        anew, since no checkpoint takes them out of memory: else the next one would be due at once, for ever.
+        """Every row, where there are no runs; what lay in resource claims that are gone is forgotten. It is never time
+        for a checkpoint from then on, which takes nothing out of memory: it would be due again at once, for ever.
         """
+        self._have_runs = False
         self._fresh = {key: crcs for key, crcs in self._fresh.items() if is_known(key[0])}
-        self.bytes = 0
+        self.bytes = _bytes_of(self._fresh)
         return list(self._fresh.items())
 
     def take_run(self, run: RunFile) -> None:
@@ -107,17 +110,20 @@ class BlockRows:
         """The rows that a checkpoint is to write as a run, and the runs that there are. They stay in memory until
         `settle`; if that does not come, the next checkpoint has them with those that are new by then.
         """
-        self._frozen = {**self._frozen, **self._fresh} if self._frozen else self._fresh
-        self._fresh = {}
-        self.bytes = sum(len(crcs) + OVERHEAD_BYTES for crcs in self._frozen.values())
+        if self._frozen:
+            self._frozen = {**self._frozen, **self._fresh}
+            self.bytes = _bytes_of(self._frozen)
+        else:  # nothing is added up here, where all commits wait
+            self._frozen = self._fresh
+        self._fresh, self._frozen_bytes = {}, self.bytes
         return self._frozen, self._runs
 
     def settle(self, run: RunFile | None) -> None:
         """What was frozen is in a durable run, which counts from now on; None: none of it was worth one."""
         if run is not None:
             self.take_run(run)
-        self.bytes -= sum(len(crcs) + OVERHEAD_BYTES for crcs in self._frozen.values())
-        self._frozen = {}
+        self.bytes -= self._frozen_bytes
+        self._frozen, self._frozen_bytes = {}, 0
 
     def replace(self, merged: Sequence[RunFile], by: RunFile | None) -> None:
         """Another run holds all that these hold; None: they hold nothing."""
@@ -134,3 +140,7 @@ class BlockRows:
         dropped = self._fresh.pop(key, None)
         if dropped is not None:
             self.bytes -= len(dropped) + OVERHEAD_BYTES
+
+
+def _bytes_of(rows: Mapping[Key, bytes]) -> int:
+    return sum(len(crcs) + OVERHEAD_BYTES for crcs in rows.values())
