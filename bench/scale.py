@@ -17,7 +17,6 @@ It needs the right to make a memory cgroup below its own (root, mostly). Exit co
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -186,7 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 found[count] = measured(path, group, count, options.calls)
         except PhaseFailed as error:
             print(error, file=sys.stderr)
-        shutil.rmtree(path)
     judged = rows(found) if found else []
     print(f"{machine}, {options.memory_mib or 'all'} MiB of memory\n\n{markdown(judged)}")
     if options.write_docs:

@@ -16,7 +16,7 @@ from tests.golden.make import GOLDEN_ANSWERS, golden_spec
 from tests.storage_reader import Damaged, ReadFlowFile, StorageReader, lay_out
 from tests.support import ManualClock, committing
 from ullage.engine import model
-from ullage.engine.content import checksum, writer
+from ullage.engine.content import writer
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord, new_uuids
 from ullage.engine.wal import records
@@ -30,7 +30,7 @@ LIMITS = {
     "file header body": HEADER_BYTES_MAX,
     "records in a block": records.BLOCK_RECORDS,
     "block payload": records.BLOCK_BYTES_MAX,
-    "content block with a CRC of its own": checksum.BLOCK_BYTES,
+    "content block with a CRC of its own": model.BLOCK_BYTES,
     "alignment of a large claim": writer.ALIGNMENT,
 }
 
@@ -39,7 +39,7 @@ def fill(repository: Engine, clock: ManualClock) -> None:
     """All that the golden repository has, claims at the edge of a block, a merge, an attribute less, staged writes."""
     golden.fill(repository, clock)
     with committing(repository) as session:
-        block = checksum.BLOCK_BYTES
+        block = model.BLOCK_BYTES
         sizes = (1, block, block + 1, 12 * block + 5)
         parts = [session.write(session.create(), random.Random(2).randbytes(size)) for size in sizes]
         session.transfer_many([*parts, session.merge(parts, b"<", b"|", b">")], "edges")

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-from ullage.engine.content.checksum import BLOCK_BYTES as BLOCK_BYTES
 from ullage.engine.engine import Engine
 from ullage.engine.handles import HandlePut as HandlePut
 from ullage.engine.ledger.placement import pin_many
-from ullage.engine.model import ContentClaim, FlowFileRecord, Operation
+from ullage.engine.model import BLOCK_BYTES as BLOCK_BYTES, ContentClaim, FlowFileRecord, Operation
 from ullage.engine.session import ProcessSession
 from ullage.streams import ContentStream
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import Workshop, claim_of, committing, flip, put_all
-from ullage.engine.content.checksum import BLOCK_BYTES
 from ullage.engine.engine import Engine
-from ullage.engine.model import ContentClaim
+from ullage.engine.model import BLOCK_BYTES, ContentClaim
 from ullage.errors import ContentCorrupt, ContentMissing, SessionMisuse
 
 MB = 1 << 20

@@ -8,7 +8,7 @@ import struct
 
 from crc32c import crc32c
 
-from ullage.engine.model import BLOCK_BYTES as BLOCK_BYTES
+from ullage.engine.model import BLOCK_BYTES
 
 
 class Hasher:

@@ -6,14 +6,14 @@ from crc32c import crc32c
 
 from ullage.engine.byteranges import require_range
 from ullage.engine.content.availability import Availability, Damage
-from ullage.engine.content.checksum import BLOCK_BYTES, Hasher, block_crc
+from ullage.engine.content.checksum import Hasher, block_crc
 from ullage.engine.content.protocol import ContentStore
 from ullage.engine.files import File
 from ullage.engine.forgotten import Forgotten, place
 from ullage.engine.ledger.blockruns import BlockRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import ClaimLocation, locate
-from ullage.engine.model import Content, ContentClaim, FlowFileRecord
+from ullage.engine.model import BLOCK_BYTES, Content, ContentClaim, FlowFileRecord
 from ullage.engine.oserrors import is_about_file
 from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, ForkedRepository, VolumeAway
 from ullage.streams import ContentStream

@@ -14,11 +14,11 @@ from typing import Self
 from crc32c import crc32c
 
 from ullage.clock import Clock
-from ullage.engine.content.checksum import BLOCK_BYTES, Hasher
+from ullage.engine.content.checksum import Hasher
 from ullage.engine.content.claims import WritableClaim
 from ullage.engine.content.protocol import ContentStore
 from ullage.engine.forking import lose
-from ullage.engine.model import NO_CONTENT, ClaimBlocks, Content, ContentClaim, Lifetime, Operation
+from ullage.engine.model import BLOCK_BYTES, NO_CONTENT, ClaimBlocks, Content, ContentClaim, Lifetime, Operation
 from ullage.engine.oserrors import is_disk_full
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, SessionMisuse

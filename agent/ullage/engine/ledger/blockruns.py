@@ -10,6 +10,7 @@ Nothing here can be lost: what cannot be read, or is not there, is worked out fr
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 
 from ullage.engine.ledger.blockrows import BlockRows
 from ullage.engine.ledger.ledger import Ledger
@@ -172,12 +173,7 @@ class BlockRuns:
         number = opened.block_of(key)
         if number is None:
             return None
-        place = run.number, "", number
-        block = self._cache.find(place)
-        if block is None:
-            block = opened.block(number)
-            self._cache.keep(place, block)
-        return block.find(key)
+        return self._cache.get((run.number, "", number), partial(opened.block, number)).find(key)
 
     def _is_known(self, resource: int) -> bool:
         return self._ledger.entry(resource) is not None

@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -36,6 +37,14 @@ class BlockCache(Generic[Block]):
     def bytes(self) -> int:
         """Bytes of all blocks."""
         return self._bytes
+
+    def get(self, key: BlockKey, read: Callable[[], Block]) -> Block:
+        """A block, which is read and kept where it is not there yet; two threads may both read it."""
+        found = self.find(key)
+        if found is None:
+            found = read()
+            self.keep(key, found)
+        return found
 
     def find(self, key: BlockKey) -> Block | None:
         """A block that is kept."""

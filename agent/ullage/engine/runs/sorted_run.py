@@ -118,11 +118,7 @@ class SortedRun(Generic[About]):
     def block(self, section: str, number: int) -> memoryview:
         """One block of keys, from memory if it was read lately. RunDamaged."""
         key = self._number, section, number
-        found = self._cache.find(key)
-        if found is None:
-            found = self._read(section, number, 1)
-            self._cache.keep(key, found)
-        return found.cast("Q")
+        return self._cache.get(key, lambda: self._read(section, number, 1)).cast("Q")
 
     def blocks(self, section: str, low: int, high: int) -> range:
         """The blocks that may hold keys in [low, high]."""
