@@ -102,6 +102,7 @@ def test_a_list_waits_for_room_and_what_is_done_is_answered(running: Running) ->
     for path in ("/v1/handles/batch", "/v1/queues/in/batch"):
         assert running.client.post(path, json={"items": [item]}).status_code == 201
     budget = running.server.budget
+    until(lambda: budget._total == 0, "the room of what was stored to be given back")
 
     with budget.take(ANONYMOUS, 40 * MB - 10_000):
         lists = [running.client.get(path) for path in ("/v1/handles", "/v1/queues/in/flowfiles")]
