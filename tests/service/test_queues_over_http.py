@@ -1,12 +1,12 @@
 """Queues and remote sessions over HTTP: what a client sees that is not ours. The rest is in tests/conformance."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from tests.service.running import Running, document_at
 from ullage.contract import Quantity, QueueDefaults
-from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import Limits
 
 
@@ -73,11 +73,11 @@ def test_a_large_session_is_shown_in_turns(running: Running, monkeypatch: pytest
     assert running.client.post("/v1/queues/in/batch", json={"items": items}).status_code == 201
     id = running.client.post("/v1/sessions", json={}).json()["session"]
     polled = running.client.post(f"/v1/sessions/{id}/poll", json={"queue": "in", "count": 9}).json()
-    turns, of = [], FairTurns.of
-    monkeypatch.setattr(FairTurns, "of", lambda *asked, **how: turns.append(1) or of(*asked, **how))
+    turns = Mock(wraps=running.server.turns.of)
+    monkeypatch.setattr(running.server.turns, "of", turns)
 
     shown = running.client.get(f"/v1/sessions/{id}").json()["flow_files"]
 
-    assert len(turns) >= 4
+    assert turns.call_count >= 4
     assert shown == polled
     assert [each["attributes"]["text"] for each in shown] == texts
