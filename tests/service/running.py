@@ -20,6 +20,7 @@ from ullage.contract import AuthMode, ContentRepository, Duration, Metadata, Ser
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage_agent.service.access import Actors, Anonymous, Authenticator
+from ullage_agent.service.audit import AuditLine, AuditLog, lines_of
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import DEFAULTS, Limits
@@ -196,3 +197,16 @@ def until(condition: Callable[[], bool], what: str, seconds_max: float = START_S
             return
         gate.wait(0.02)
     raise AssertionError(f"waited {seconds_max} s for {what}")
+
+
+def audited(running: Running, count: int) -> list[AuditLine]:
+    """What stands in its audit log once there are so many lines: that of a request may come after the answer to it."""
+    log = running.server.audit
+    assert isinstance(log, AuditLog)
+
+    def found() -> list[AuditLine]:
+        log.settle()
+        return list(lines_of(running.document.spec.storage.host_path.path))
+
+    until(lambda: len(found()) >= count, f"{count} lines of the audit log")
+    return found()

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from pyarrow import flight
 
-from tests.service.running import until
+from tests.service.running import audited
 from tests.service.secured import Secured
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import ManualClock
@@ -29,7 +29,7 @@ from ullage.uuids import parse_uuid
 from ullage.wire.frames import FrameKind
 from ullage_agent.cli.app import app
 from ullage_agent.service import audit
-from ullage_agent.service.audit import AuditLine, AuditLog, lines_of
+from ullage_agent.service.audit import AuditLog, lines_of
 
 
 @pytest.fixture
@@ -37,14 +37,6 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
     made = Secured(tmp_path, socket=True)
     with made.running:
         yield made
-
-
-def _lines(secured: Secured) -> list[AuditLine]:
-    """What stands there once the server has ended, or has written what it was handed."""
-    log = secured.running.server.audit
-    assert isinstance(log, AuditLog)
-    log.settle()
-    return list(lines_of(secured.running.document.spec.storage.host_path.path))
 
 
 def test_over_http_reads_changes_and_refusals_leave_a_line_and_looking_leaves_none(secured: Secured) -> None:
@@ -62,7 +54,7 @@ def test_over_http_reads_changes_and_refusals_leave_a_line_and_looking_leaves_no
     with secured.client("ullage_nobody") as client:
         client.get("/v1/handles")
 
-    put, read, deleted, gone, forbidden, closed, unknown = _lines(secured)
+    put, read, deleted, gone, forbidden, closed, unknown = audited(secured.running, 7)
 
     assert (put.who, put.via, put.peer, put.operation) == ("all", "HTTP", "127.0.0.1", "POST /v1/handles")
     assert (put.ids, put.bytes, put.allowed) == ([id], 5, True)
@@ -97,12 +89,13 @@ def test_over_flight_and_the_socket_the_same_is_told(secured: Secured) -> None:
             client.do_get(ticket, poor)
     with secured.local("all") as local:
         local.read_all([raw])
+    audited(secured.running, 4)  # the next connections have threads of their own
     with secured.local("space:get") as local, pytest.raises(Forbidden):
         local.resolve([raw])
     with secured.local("ullage_nobody") as local, pytest.raises(Unauthenticated):
         local.resolve([raw])
 
-    put, got, refused, resolved, forbidden, unknown = _lines(secured)
+    put, got, refused, resolved, forbidden, unknown = audited(secured.running, 6)
 
     assert (put.via, put.operation, put.bytes, [parse_uuid(id) for id in put.ids]) == ("Flight", "DoPut", 5, [raw])
     assert (got.operation, got.allowed, got.ids) == ("DoGet", True, [raw.hex()])
@@ -121,6 +114,7 @@ def test_who_goes_before_the_answer_has_come_leaves_a_line_too(secured: Secured)
     """Over the socket: what was read as far as it was taken, what was stored, and what was given up on the way."""
     with secured.local("all") as local:
         (large,) = local.put_many([bytes(1 << 20)])
+    audited(secured.running, 1)  # as above
     proof = ("127.0.0.1", secured.ca_file)
     wanted = {
         "READ": [(10, large + struct.pack("<QQ", 0, 1 << 20))],
@@ -136,9 +130,8 @@ def test_who_goes_before_the_answer_has_come_leaves_a_line_too(secured: Secured)
         if frames[0][0] in (10, 2):
             assert reader.socket.recv(100)  # some of the answer
         reader.close()
-    until(lambda: len(_lines(secured)) == 5, "each has its line")
 
-    lines = {line.operation: line for line in _lines(secured)[1:]}
+    lines = {line.operation: line for line in audited(secured.running, 1 + len(wanted))[1:]}
 
     assert {name: line.allowed for name, line in lines.items()} == {name: name != "PUT_STREAM" for name in wanted}
     assert [parse_uuid(id) for id in lines["READ"].ids] == [large]
@@ -164,7 +157,7 @@ def test_descriptors_that_went_out_before_a_failure_leave_a_line_that_says_so(tm
         reader.close()
         (tmp_path / "away").rename(last)
 
-        (line,) = [line for line in _lines(secured) if line.operation == "RESOLVE_HANDLES"]
+        (line,) = [line for line in audited(secured.running, 66) if line.operation == "RESOLVE_HANDLES"]
 
     assert line.allowed
     assert len(line.ids) == 65
@@ -178,7 +171,7 @@ def test_refused_scrapes_leave_a_line(secured: Secured) -> None:
             headers = {"authorization": f"Bearer {secured.tokens.get(token, token)}"} if token else {}
             assert client.get("/metrics", headers=headers).status_code == status
 
-    lines = _lines(secured)
+    lines = audited(secured.running, 3)
 
     assert [(line.who, line.why.partition(":")[0]) for line in lines] == [
         ("space:get", "forbidden"),

@@ -200,5 +200,6 @@ def test_a_body_over_http_waits_for_room_before_it_is_read(tmp_path: Path) -> No
             assert (refused.status_code, refused.json()["slug"]) == (503, "busy")
             assert "retry-after" in refused.headers
             assert (streamed.status_code, first.result().status_code) == (201, 201)
-        assert running.client.post("/v1/handles/batch", content=batch, headers=headers).status_code == 201
-        assert running.server.budget._total == 0
+        for _ in range(2):
+            until(lambda: running.server.budget._total == 0, "the room of what was stored to be given back")
+            assert running.client.post("/v1/handles/batch", content=batch, headers=headers).status_code == 201

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.running import Running, document_at, until
+from tests.service.running import Running, audited, document_at, until
 from tests.service.secured import known
 from tests.service.test_hostile_clients import answer, connect
 from tests.service.test_probes import Member
@@ -73,7 +73,8 @@ def test_who_is_refused_takes_no_place_while_the_rest_of_a_body_is_taken_in(guar
         # They are told at once, and are taken in for two seconds more.
         until(lambda: refused() >= 3 * ALL - EACH, "what is beyond the quota to be refused")
         assert [guarded.ask().status_code for _ in range(5)] == [200] * 5
-        assert guarded.count("requests_under_way") == (EACH if who == "greedy" else 0)
+        # The last one that was asked here may still be ending.
+        assert guarded.count("requests_under_way") - (EACH if who == "greedy" else 0) in (0, 1)
 
 
 def test_a_head_of_many_empty_headers_is_refused(guarded: Guarded) -> None:
@@ -96,10 +97,8 @@ def test_nobody_says_from_where_they_ask(guarded: Guarded) -> None:
     """A header of proxies does not change what the audit log has."""
     guarded.ask(path="/v1/handles/" + "0" * 32, **{"X-Forwarded-For": "6.6.6.6", "X-Forwarded-Proto": "https"})
     guarded.ask("", **{"X-Forwarded-For": "<script>"})
-    guarded.running.server.audit.settle()
 
-    lines = [file.read_text() for file in Path(guarded.running.document.spec.storage.host_path.path).glob("audit/*")]
-    assert set(re.findall(r'"from":"([^"]*)"', "".join(lines))) == {"127.0.0.1"}
+    assert [line.peer for line in audited(guarded.running, 2)] == ["127.0.0.1"] * 2
 
 
 def test_what_stands_behind_a_body_is_no_header(guarded: Guarded) -> None:

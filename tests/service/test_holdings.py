@@ -14,14 +14,13 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.service.running import Running, document_at, until
+from tests.service.running import Running, audited, document_at, until
 from tests.service.secured import Secured
 from ullage.client.socket import SocketClient
 from ullage.errors import QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids, parse_uuid
 from ullage.wire.frames import ClaimKey
 from ullage_agent.service.access import ANONYMOUS
-from ullage_agent.service.audit import AuditLog, lines_of
 from ullage_agent.service.flight.snapshots import SNAPSHOT_BYTES
 from ullage_agent.service.limits import Limits
 
@@ -307,16 +306,16 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
     with stack, pytest.raises(ServiceBusy), secured.local("warden") as more:
         more.resolve([bytes(16)])
 
-    log = secured.running.server.audit
-    assert isinstance(log, AuditLog)
-    log.settle()
-    lines = [line for line in lines_of(secured.running.document.spec.storage.host_path.path) if not line.allowed]
     assert {
         ("hostile", "socket", "HELLO", "quota-reached"),
         ("hostile", "Flight", "DoGet", "quota-reached"),
         ("hostile", "HTTP", "GET /v1/queues", "quota-reached"),
         ("", "socket", "HELLO", "busy"),
-    } <= {(line.who, line.via, line.operation, line.why.partition(":")[0]) for line in lines}
+    } <= {
+        (line.who, line.via, line.operation, line.why.partition(":")[0])
+        for line in audited(secured.running, 4)
+        if not line.allowed
+    }
 
 
 def _socket(secured: Secured, name: str) -> SocketClient:

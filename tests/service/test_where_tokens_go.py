@@ -59,9 +59,9 @@ def test_a_proxy_of_the_environment_gets_no_token(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delenv(name, raising=False)
     listening = threading.Thread(target=listen)
     listening.start()
-    free = socket.create_server(("127.0.0.1", 0))
-    port = free.getsockname()[1]
-    free.close()
+    silent = socket.socket()  # it has a port, which nobody else can have, and does not listen
+    silent.bind(("127.0.0.1", 0))
+    port = silent.getsockname()[1]
 
     client = HttpClient(f"http://127.0.0.1:{port}", "secret")
     with pytest.raises(NotReachable):
@@ -71,6 +71,7 @@ def test_a_proxy_of_the_environment_gets_no_token(monkeypatch: pytest.MonkeyPatc
         flight.get_many(["00000000-0000-0000-0000-000000000000"])
     listening.join()
     proxy.close()
+    silent.close()
 
     assert not heard
 

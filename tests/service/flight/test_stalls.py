@@ -54,7 +54,7 @@ def asked(sent: raw.Raw, beside: str) -> raw.Answer:
 
 def waiting(peer: Peer, *, is_sending: bool = False) -> bool:
     """Whether a call is at work, and it is its client's turn."""
-    waits = [call._wait for call in peer.flight._stalls._calls]
+    waits = [call._wait for call in tuple(peer.flight._stalls._calls)]
     return any(wait is not None and wait.is_sending == is_sending for wait in waits)
 
 

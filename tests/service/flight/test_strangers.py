@@ -165,7 +165,11 @@ def test_a_connection_without_a_call_is_ended_after_a_while(workshop: Workshop, 
         until(lambda: sum(node.gone) == 2, "the two strangers to go")
         assert node.asked(ours) == grpc.StatusCode.OK
         assert set(states) <= {grpc.ChannelConnectivity.READY}
-        until(lambda: not any(each.is_ending for each in places._strangers._standing.values()), "gRPC to close them")
+
+        def ending() -> bool:
+            return any(each.is_ending for each in tuple(places._strangers._standing.values()))
+
+        until(lambda: not ending(), "gRPC to close them")
 
 
 def test_a_peer_that_is_gone_is_forgotten(workshop: Workshop, tmp_path: Path) -> None:

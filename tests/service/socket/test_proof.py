@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Authority
+from tests.service.running import until
 from tests.service.secured import Secured
 from tests.service.socket.false import FalseSocket, Passed, relaying, silent, terminating
 from tests.service.socket.node import Node
@@ -99,7 +100,7 @@ def test_a_false_socket_is_told_no_token(proven: Proven) -> None:
             pytest.raises(NotReachable),
         ):
             client.put_many([b"secret content"])
-        assert false.seen
+        until(lambda: bool(false.seen), "it to see what the client says before it gives up")
         assert proven.token.encode() not in false.seen
         assert b"secret content" not in false.seen
 
