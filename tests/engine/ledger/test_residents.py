@@ -53,6 +53,7 @@ def entry_in(ledger: Ledger) -> ResourceEntry:
 
 
 def test_totals_are_those_of_the_claimants(seed: int) -> None:
+    """Whatever came and went: counts, bytes and ends are those that a recount gives."""
     chooser = random.Random(seed)
     entry = ResourceEntry(FILE)
     claims = [claim_at(offset, chooser.randint(1, 10)) for offset in range(0, 200, 10)]
@@ -77,6 +78,7 @@ def test_totals_are_those_of_the_claimants(seed: int) -> None:
 
 
 def test_a_bound_is_lowered_when_the_last_claim_has_died() -> None:
+    """By who looks for it, and a survey hears of it."""
     ledger = ledger_with(claim_at(0), claim_at(50))
     entry = entry_in(ledger)
     entry.remove(claim_at(50))
@@ -90,6 +92,7 @@ def test_a_bound_is_lowered_when_the_last_claim_has_died() -> None:
 
 
 def test_a_bound_is_not_lowered_by_a_look_that_was_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that came whole between the look and the end of it counts."""
     ledger = ledger_with(claim_at(0), claim_at(80))
     entry = entry_in(ledger)
     entry.remove(claim_at(80))

@@ -101,6 +101,7 @@ def test_no_claim_is_read_under_the_lock(repository: Engine, monkeypatch: pytest
 
 
 def test_what_is_pinned_while_claims_are_read_is_seen(repository: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read again."""
     kept = half_dead(repository)
     entry = entry_of(repository, kept[0])
     dead = ContentClaim(entry.claim.index, 16 * KB, 16 * KB, 0)
@@ -120,6 +121,7 @@ def test_what_is_pinned_while_claims_are_read_is_seen(repository: Engine, monkey
 
 
 def test_a_file_that_never_rests_is_examined_all_the_same(repository: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some tries the lock is held for one."""
     kept = half_dead(repository)
     entry = entry_of(repository, kept[0])
     reads: list[bool] = []
@@ -140,6 +142,7 @@ def test_a_file_that_never_rests_is_examined_all_the_same(repository: Engine, mo
 
 
 def test_what_came_to_life_since_is_not_covered_and_a_death_changes_nothing(repository: Engine) -> None:
+    """A change alone spoils nothing that was found; a new claim in use does."""
     kept = half_dead(repository)
     entry = entry_of(repository, kept[0])
     liveness = scanner_of(repository).examine(entry.claim.index)
