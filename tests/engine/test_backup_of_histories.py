@@ -34,7 +34,7 @@ def test_event_files_of_one_first_number_are_told_apart(workshop: Workshop, tmp_
         put_all(repository, name, [b"y"])
         repository.provenance.drain()
         repository.backup(str(tmp_path / "b"))
-        expected = [told(event) for event in history(repository)]
+    expected = [told(event) for event in history(repository)]
 
     with restored(tmp_path / "b", tmp_path / "r") as again:
         assert [told(event) for event in history(again)] == expected
