@@ -44,9 +44,10 @@ GROUP_BYTES_MAX: Final = 1 << 30
 """Half of what a batch of Arrow's may hold."""
 
 GROUP_ROWS: Final = 10_000
-AHEAD_FILES: Final = 64
-"""Files that a task asks its node for at a time, ahead of reading: the node leases them in one transaction, whose sync
-takes as long as reading some MiB. So few that not much is kept from being reclaimed while a slow function works.
+AHEAD: Final = 64
+"""Files, or large claims, that a task asks its node for at a time, ahead of reading: the node leases them in one
+transaction, whose sync takes as long as reading some MiB. So few that not much is kept from being reclaimed while a
+slow function works.
 """
 
 ATTEMPTS: Final = 4
@@ -138,35 +139,39 @@ class Opener(Carried):
                 raise SparkSourceError(f"node {name} is not in the fleet that the options name")
             wanted = Whereabouts.of(rows)
             ahead = self._ahead(node, wanted)
-            asked = -1
+            asked, local = next(ahead)
             for at, count in wanted.groups(self.how.group_bytes, GROUP_ROWS):
                 while asked < at + count:
-                    asked = next(ahead, rows.num_rows)
+                    asked, local = next(ahead)
                 # Nothing here holds contents by a name: they are given back when the function has returned, and the
                 # next ones come to lie in the same memory, which is faulted in and partly in the processor's cache.
                 group = rows.slice(at, count)
-                yield from _batches_of(use(group, self._opened(node, group, wanted.part(at, count))))
+                yield from _batches_of(use(group, self._opened(local, node, group, wanted.part(at, count))))
 
-    def _opened(self, node: FleetNode, group: pa.RecordBatch, wanted: Whereabouts) -> list[Any]:
-        return (self._files if self.how.as_files else self._contents)(node, group, wanted)
+    def _opened(
+        self, local: SocketClient | None, node: FleetNode, group: pa.RecordBatch, wanted: Whereabouts
+    ) -> list[Any]:
+        return (self._files if self.how.as_files else self._contents)(local, node, group, wanted)
 
-    def _ahead(self, node: FleetNode, wanted: Whereabouts) -> Iterator[int]:
-        """Ask for some more files of a node that is local, each time this is asked for; the row up to which they do."""
-        local = socket_of(self.settings, node)
-        if local is None:
-            return
-        firsts = wanted.first_rows()
-        for begin in range(0, len(firsts), AHEAD_FILES):
-            end = begin + AHEAD_FILES
-            with suppress(UllageError):  # whoever reads asks again, and says what is wrong
-                local.expect(wanted.addresses(firsts[begin:end]))
-            yield firsts[end] if end < len(firsts) else len(wanted)
-
-    def _contents(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[Any]:
-        """Contents in order; of an empty one, which has no claim, no bytes. Small ones are read in the order of their
-        addresses, those that lie near each other together.
+    def _ahead(self, node: FleetNode, wanted: Whereabouts) -> Iterator[tuple[int, SocketClient | None]]:
+        """Ask for some more of a node that is local, each time this is asked for: up to which row that is enough, and
+        over what these rows are read.
         """
-        local = socket_of(self.settings, node)
+        asked = wanted.asked_rows()
+        for begin in range(0, max(1, len(asked)), AHEAD):
+            end = begin + AHEAD
+            local = socket_of(self.settings, node)
+            if local is not None:
+                with suppress(UllageError):  # whoever reads asks again, and says what is wrong
+                    local.expect(wanted.addresses(asked[begin:end]))
+            yield asked[end] if end < len(asked) else len(wanted), local
+
+    def _contents(
+        self, local: SocketClient | None, node: FleetNode, group: pa.RecordBatch, where: Whereabouts
+    ) -> list[Any]:
+        """Contents in order; of an empty one, which has no claim, no bytes. Those of one checksum are read in the order
+        of their addresses, small ones that lie near each other together.
+        """
         near = None if local is None else _near(local, where)
         if near is None:
             return self._one_by_one(local, node, _seals(group, where), where.addresses())
@@ -220,12 +225,14 @@ class Opener(Carried):
             )
         return None
 
-    def _files(self, node: FleetNode, group: pa.RecordBatch, where: Whereabouts) -> list[ContentFile | str | None]:
+    def _files(
+        self, local: SocketClient | None, node: FleetNode, group: pa.RecordBatch, where: Whereabouts
+    ) -> list[ContentFile | str | None]:
         """The contents as files: of a large one, which is alone in its group, a window at a time."""
         (first,) = where.addresses([0])
         if first[-1] > self.how.group_bytes:
             return [self._large(node, first, _seals(group, where))]
-        found = self._contents(node, group, where)
+        found = self._contents(local, node, group, where)
         return [ContentFile(len(each), _nothing_more, each) if isinstance(each, bytes) else each for each in found]
 
     def _large(self, node: FleetNode, address: Address, seals: Seals) -> ContentFile | str | None:
@@ -233,7 +240,7 @@ class Opener(Carried):
             local = socket_of(self.settings, node)
             if local is not None:
                 with suppress(*LEFT_TO_FLIGHT):  # Flight gives it, or says what is wrong
-                    (found,) = self._local(local, [(*address[:4], address[4] + at, count)])
+                    (found,) = self._by_descriptors(local, [(*address[:4], address[4] + at, count)])
                     if isinstance(found, bytes):
                         return found
             return self._remote(node, [address], seals, [(at, count)])[0]
@@ -269,7 +276,7 @@ class Opener(Carried):
         return contents
 
     def _by_descriptors(self, client: SocketClient, wanted: Sequence[Address]) -> list[bytes | str]:
-        """One question a resource claim where that is enough, else one a claim."""
+        """With what was asked ahead where that is enough, else with one question a claim."""
         try:
             found = client.read_born(wanted)
         except (LeaseLost, NotReachable):
@@ -343,12 +350,12 @@ def _nothing_more(start: int, count: int) -> bytes:
 
 
 def _near(client: SocketClient, where: Whereabouts) -> tuple[list[bytes], Any] | None:
-    """The claims of the small ones, and their rows; None if all are to be asked for one by one, or over Flight."""
-    runs, rows = where.neighbours()
-    if not runs:
+    """The claims of one checksum, and their rows; None if all are to be asked for one by one, or over Flight."""
+    runs, apart, rows = where.neighbours()
+    if not len(rows):
         return None
     with suppress(*LEFT_TO_FLIGHT):  # whoever asks for them one by one is told what it was
-        if found := client.read_neighbours(runs):
+        if found := client.read_neighbours(runs, apart):
             return found, rows
     return None
 

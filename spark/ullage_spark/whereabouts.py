@@ -6,7 +6,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ullage.client.descriptors import GAP_BYTES, SMALL_BYTES, WINDOW_BYTES, Address, Neighbours
+from ullage.client.descriptors import GAP_BYTES, SMALL_BYTES, WINDOW_BYTES, Address, ApartClaim, Neighbours
+from ullage.wire.frames import BLOCK_BYTES
 
 ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32c", "start", "size")
 """Where content lies on its node, as the table `flowfiles` has it."""
@@ -40,15 +41,20 @@ class Whereabouts:
         columns = self._columns if rows is None else [column[rows] for column in self._columns]
         return list(zip(*(column.tolist() for column in columns), strict=True))
 
-    def first_rows(self) -> list[int]:
-        """The first row of each resource claim, in order; of empty contents no row."""
-        resources = self._columns[0]
-        begins = [0, *((resources[1:] != resources[:-1]).nonzero()[0] + 1).tolist()] if len(resources) else []
+    def asked_rows(self) -> list[int]:
+        """Those that stand for all when a node is asked, in order: of claims with one checksum the first of each
+        resource claim, and each that is larger.
+        """
+        resources, _, lengths = self._columns[:3]
+        small = ((lengths > 0) & (lengths <= BLOCK_BYTES)).nonzero()[0]
+        numbers = resources[small]
+        is_begin = numbers[1:] != numbers[:-1]
+        begins = small[[0, *(is_begin.nonzero()[0] + 1).tolist()]] if len(small) else small
         firsts: dict[int, int] = {}
-        for row, number in zip(begins, resources[begins].tolist(), strict=True):
+        for row, number in zip(begins.tolist(), resources[begins].tolist(), strict=True):
             firsts.setdefault(number, row)
-        firsts.pop(NO_CLAIM, None)
-        return list(firsts.values())
+        large = (lengths > BLOCK_BYTES).nonzero()[0].tolist()
+        return sorted([*firsts.values(), *large]) if large else list(firsts.values())
 
     def groups(self, bytes_max: int, rows_max: int) -> Iterator[tuple[int, int]]:
         """The first row of each group of so many bytes and rows, and how many are in it: one at least."""
@@ -60,28 +66,31 @@ class Whereabouts:
             yield first, end - first
             first, before = end, int(ends[end - 1])
 
-    def neighbours(self) -> tuple[list[Neighbours], Any]:
-        """How small claims are read with few calls, and the row of each of them, in the order of their addresses. What
-        is read is the whole claim; see `slices`.
+    def neighbours(self) -> tuple[list[Neighbours], list[ApartClaim], Any]:
+        """How claims with one checksum are read with few calls, and the row of each of them: first small ones, in the
+        order of their addresses, then others, in theirs. What is read is the whole claim; see `slices`.
         """
-        lengths = self._columns[2]
-        small = ((lengths > 0) & (lengths <= SMALL_BYTES)).nonzero()[0]
-        if not len(small):
-            return [], small
-        resources, offsets, lengths, crcs = (column[small] for column in self._columns[:4])
+        resources, offsets, lengths = self._columns[:3]
+        rows = ((lengths > 0) & (lengths <= BLOCK_BYTES)).nonzero()[0]
+        for column in (offsets, resources, lengths > SMALL_BYTES):
+            rows = rows[column[rows].argsort(kind="stable")]
+        small = int((lengths[rows] <= SMALL_BYTES).sum())
+        apart = list(zip(*(column[rows[small:]].tolist() for column in self._columns[:4]), strict=True))
+        return self._runs(rows[:small]) if small else [], apart, rows
+
+    def _runs(self, rows: Any) -> list[Neighbours]:
+        """Of these rows, which are in the order of their addresses."""
+        resources, offsets, lengths, crcs = (column[rows] for column in self._columns[:4])
         ends = offsets + lengths
-        order = offsets.argsort(kind="stable")
-        order = order[resources[order].argsort(kind="stable")]
-        resources, offsets, ends, crcs = (column[order] for column in (resources, offsets, ends, crcs))
         firsts = _firsts(resources, offsets, ends)
-        stops = [*firsts[1:], len(small)]
+        stops = [*firsts[1:], len(rows)]
         bases = offsets[firsts].repeat([stop - first for first, stop in zip(firsts, stops, strict=True)])
         places = zip(resources[firsts].tolist(), offsets[firsts].tolist(), firsts, stops, strict=True)
         begin, end, crc = (offsets - bases).tolist(), (ends - bases).tolist(), crcs.tolist()
         return [
             Neighbours(resource, offset, end[stop - 1], begin[first:stop], end[first:stop], crc[first:stop])
             for resource, offset, first, stop in places
-        ], small[order]
+        ]
 
     def slices(self, rows: Any) -> Iterator[tuple[int, int, int]]:
         """Those of these rows that have a slice of their claim, and where in it that begins and ends."""

@@ -14,7 +14,9 @@ from ullage.errors import (
     QueueNotFound,
     RangeNotSatisfiable,
     SessionMisuse,
+    TransactionTooLarge,
 )
+from ullage.wire.documents import ATTRIBUTES_MAX
 
 
 def filled(repository: Repository, *contents: bytes) -> None:
@@ -324,3 +326,22 @@ def test_reports_that_cannot_be_are_refused(repository: Repository) -> None:
         session.transfer(one, "in")
         session.commit()
     assert [event.type for event in repository.provenance.search().events] == ["CREATE"]
+
+
+def test_a_flowfile_with_more_attributes_than_one_may_have_is_refused_at_each_way_in(repository: Repository) -> None:
+    """Nothing is stored, and the most that one may have is found as it was."""
+    most = {f"{number}": "" for number in range(ATTRIBUTES_MAX)}
+    more = most | {"one": "more"}
+    with repository.session() as session:
+        for refused in (
+            lambda: repository.queues.put_many("in", [b"1", b"2"], [{}, more]),
+            lambda: repository.handles.put_many([b"1", b"2"], [{}, more]),
+            lambda: session.create(attributes=more),
+            lambda: session.ingest("in", [b"1"], more),
+        ):
+            with pytest.raises(TransactionTooLarge, match="10001 attributes"):
+                refused()
+        repository.queues.put_many("in", [b"1"], most)
+        (found,) = session.get_many("in")
+
+        assert most.items() <= found.attributes.items()

@@ -1,6 +1,9 @@
 """Queues and remote sessions over HTTP: what a client sees that is not ours. The rest is in tests/conformance."""
 
 from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
 
 from tests.service.running import Running, document_at
 from ullage.contract import Quantity, QueueDefaults
@@ -61,3 +64,20 @@ def test_sessions_are_bounded(tmp_path: Path) -> None:
 
         assert [answer.status_code for answer in answers] == [201, 201, 503]
         assert answers[2].headers["retry-after"]
+
+
+def test_a_large_session_is_shown_in_turns(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are at work in between: the whole of it takes seconds, and each of many requests of one may ask for it."""
+    texts = [f"{number}" * 700_000 for number in range(5)]
+    items = [{"content": "", "attributes": {"text": text}} for text in texts]
+    assert running.client.post("/v1/queues/in/batch", json={"items": items}).status_code == 201
+    id = running.client.post("/v1/sessions", json={}).json()["session"]
+    polled = running.client.post(f"/v1/sessions/{id}/poll", json={"queue": "in", "count": 9}).json()
+    turns = Mock(wraps=running.server.turns.of)
+    monkeypatch.setattr(running.server.turns, "of", turns)
+
+    shown = running.client.get(f"/v1/sessions/{id}").json()["flow_files"]
+
+    assert turns.call_count >= 4
+    assert shown == polled
+    assert [each["attributes"]["text"] for each in shown] == texts

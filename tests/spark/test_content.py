@@ -8,7 +8,8 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +24,13 @@ from ullage.client.descriptors import SMALL_BYTES, WINDOW_BYTES
 from ullage.client.socket import SocketClient
 from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
+from ullage.wire.frames import BLOCK_BYTES, ClaimKey, Place
 from ullage.wire.tickets import TableTicket
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
 from ullage_spark.errors import ContentUnreadable
 from ullage_spark.fleet import discover, flight_of, socket_of
-from ullage_spark.opener import AHEAD_FILES, ContentUse, Opener, pickled
+from ullage_spark.opener import AHEAD, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
 from ullage_spark.whereabouts import ADDRESS, Whereabouts
 from ullage_spark.workers import begin_task
@@ -48,6 +50,11 @@ def digests(rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatc
 def file_digests(rows: pa.RecordBatch, files: list[ContentFile]) -> pa.RecordBatch:
     """The same of files."""
     return digests(rows, [file.read() for file in files])
+
+
+def piece_digests(rows: pa.RecordBatch, files: list[ContentFile]) -> pa.RecordBatch:
+    """The same of files that are read piece by piece."""
+    return digests(rows, [b"".join(iter(partial(file.read, 10_000), b"")) for file in files])
 
 
 def collected(df: DataFrame) -> dict[tuple[str, str], str | None]:
@@ -181,7 +188,7 @@ def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None
     """In any order, several times, with others between them: each is found where it lies, and none is read twice."""
     chance = random.Random(seed)
     places = []
-    lengths = [1, 1_000, 5_000] * 50 + [SMALL_BYTES, SMALL_BYTES + 1]
+    lengths = [1, 1_000, 5_000] * 50 + [SMALL_BYTES, SMALL_BYTES + 1, BLOCK_BYTES, BLOCK_BYTES + 1]
     for resource in range(3):
         offset = 0
         for _ in range(500):
@@ -191,16 +198,18 @@ def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None
     columns = [[*column, -1] for column in zip(*((*each, 7, 0, each[2]) for each in chosen), strict=True)]
     where = Whereabouts.of(pa.record_batch(list(map(pa.array, columns)), names=list(ADDRESS)))
 
-    runs, rows = where.neighbours()
+    runs, apart, rows = where.neighbours()
 
     found = [
         (run.resource, run.offset + begin, end - begin)
         for run in runs
         for begin, end in zip(run.begins, run.ends, strict=True)
     ]
-    small = [at for at, (_, _, length) in enumerate(chosen) if length <= SMALL_BYTES]
+    found += [claim[:3] for claim in apart]
+    small = [at for at, (_, _, length) in enumerate(chosen) if length <= BLOCK_BYTES]
     assert (sorted(rows.tolist()), where.others(rows)) == (small, sorted({*range(3_001)} - {*small}))
     assert found == [chosen[row] for row in rows.tolist()]
+    assert [claim[:3] for claim in apart] == sorted(each for each in chosen if SMALL_BYTES < each[2] <= BLOCK_BYTES)
     assert all(run.span == max(run.ends) <= WINDOW_BYTES + 2 * SMALL_BYTES for run in runs)
     bounds = [(run.resource, run.offset, run.offset + run.span) for run in runs]
     assert all(after[0] > before[0] or after[1] >= before[2] for before, after in itertools.pairwise(bounds))
@@ -208,9 +217,10 @@ def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None
     assert sum(run.span for run in runs) < 2 * wanted
     assert len(runs) < len(found) / 20
     assert where.part(3_000, 1).neighbours()[0] == []
-    resources = [place[0] for place in chosen]
-    assert where.first_rows() == sorted(map(resources.index, range(3)))
-    assert (where.part(3_000, 1).first_rows(), where.part(0, 0).first_rows()) == ([], [])
+    large = [at for at, (_, _, length) in enumerate(chosen) if length > BLOCK_BYTES]
+    firsts = [next(at for at in small if chosen[at][0] == resource) for resource in range(3)]
+    assert where.asked_rows() == sorted([*firsts, *large])
+    assert (where.part(3_000, 1).asked_rows(), where.part(0, 0).asked_rows()) == ([], [])
 
 
 def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:
@@ -288,10 +298,22 @@ def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession,
     assert found == sorted(wanted * 2)
 
 
-def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, fleet: Fleet) -> None:
-    """However small the groups: each question with a new file is a sync of the node's. Empty contents have no file."""
+def test_files_are_asked_for_ahead_in_few_transactions(
+    spark: SparkSession, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the groups: each question with a new file is a sync of the node's. Empty contents have no file. Of
+    large contents no more is asked afterwards, not by the piece either.
+    """
+    asked: list[int] = []
+    resolve = SocketClient.resolve_claims
+
+    def counted(client: SocketClient, claims: Sequence[ClaimKey]) -> list[Place]:
+        asked.extend([len(claims)] if claims else [])
+        return resolve(client, claims)
+
+    monkeypatch.setattr(SocketClient, "resolve_claims", counted)
     repository = fleet.repository("a")
-    contents = [b"", *(number.to_bytes(4) * (75 << 10) for number in range(AHEAD_FILES + 6)), b""]
+    contents = [b"", *(number.to_bytes(4) * (75 << 10) for number in range(AHEAD + 6)), b""]
     for content in contents:
         with repository.session() as session:
             session.ingest("in", [content, bytes(1 << 20)])  # what follows ends the file
@@ -306,11 +328,14 @@ def test_files_are_asked_for_ahead_in_few_transactions(spark: SparkSession, flee
         for batch in opener.run(iter(rows)):
             found.append(batch.column("digest").to_pylist())
             spent = repository.log.durable - before
+        whole = asked[:]
+        opener = Opener(settings, nodes, ContentUse(pickled(piece_digests), group_bytes=100_000, as_files=True))
+        again = [digest for batch in opener.run(iter(rows)) for digest in batch.column("digest").to_pylist()]
 
-    assert sum(map(len, found)) == len(contents)
-    assert {digest for each in found for digest in each} == set(expected(dict(enumerate(contents))).values())
+    assert [digest for each in found for digest in each] == again
+    assert sorted(again) == sorted(map(str, expected(dict(enumerate(contents))).values()))
     assert len(found) > 20
-    assert spent == 2
+    assert (spent, whole, asked[len(whole) :]) == (2, [AHEAD, 6], [AHEAD, 6])
 
 
 def test_slices_are_read_as_slices(spark: SparkSession, fleet: Fleet) -> None:

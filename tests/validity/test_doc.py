@@ -10,6 +10,7 @@ from ullage.interface.checks import KEY_CHARACTERS_MAX, WAIT_SECONDS_MAX
 from ullage.interface.handles import PAGE_MAX
 from ullage.wire.documents import (
     ATTRIBUTES_BYTES_MAX,
+    ATTRIBUTES_MAX,
     COUNT_MAX,
     EVENTS_MAX,
     GENERATIONS_MAX,
@@ -26,6 +27,7 @@ TABLE = {
     "a relationship": TEXT_BYTES_MAX,
     "an idempotency key": KEY_CHARACTERS_MAX,
     "attributes": ATTRIBUTES_BYTES_MAX,
+    "attributes | texts": ATTRIBUTES_MAX,
     "FlowFiles of one transaction": OPERATIONS_MAX,
     "a page": PAGE_MAX,
     "a lineage": GENERATIONS_MAX,

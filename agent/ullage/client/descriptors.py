@@ -30,6 +30,15 @@ PIECE_BYTES: Final = PIECE_BLOCKS * BLOCK_BYTES
 Address = tuple[int, int, int, int, int, int]
 """Resource claim, offset, length and CRC-32C of a base claim; start and size of a content in it."""
 
+Question = int | ClaimKey
+"""A resource claim, for all its claims of one checksum; or a claim of several, which come with the answer."""
+
+
+ApartClaim = tuple[int, int, int, int]
+"""Resource claim, offset, length and CRC-32C of a claim with one checksum that has a call of its own: to copy it would
+cost more.
+"""
+
 
 class Neighbours(NamedTuple):
     """Whole small claims that lie near each other in a file: `span` bytes from `offset` on have all of them, and of
@@ -44,7 +53,9 @@ class Neighbours(NamedTuple):
     crcs: list[int]
 
 
-def read_neighbours(descriptors: Mapping[int, int], runs: Sequence[Neighbours]) -> list[bytes]:
+def read_neighbours(
+    descriptors: Mapping[int, int], runs: Sequence[Neighbours], apart: Sequence[ApartClaim]
+) -> list[bytes]:
     """All of them, in order, each verified; none if one does not read back."""
     contents: list[bytes] = []
     for resource, offset, span, begins, ends, crcs in runs:
@@ -53,6 +64,11 @@ def read_neighbours(descriptors: Mapping[int, int], runs: Sequence[Neighbours]) 
         if len(data) != span or list(map(crc32c, found)) != crcs:
             return []
         contents += found
+    for resource, offset, length, crc in apart:
+        data = os.pread(descriptors[resource], length, offset)
+        if crc32c(data) != crc or len(data) != length:
+            return []
+        contents.append(data)
     return contents
 
 
@@ -67,38 +83,45 @@ def read_places(descriptors: Mapping[int, int], places: Sequence[Place]) -> list
     return contents
 
 
-def one_of_each(addresses: Iterable[Address]) -> list[ClaimKey]:
-    """A claim of each resource claim of which one is wanted, in the order in which they are."""
-    first: dict[int, Address] = {}
+def question_of(address: Address) -> Question:
+    """What the node has to have answered before this is read."""
+    return address[0] if address[2] <= BLOCK_BYTES else ClaimKey(*address[:4])
+
+
+def questions(addresses: Iterable[Address]) -> dict[Question, ClaimKey]:
+    """All that it has to have answered before these are read, in their order, each with the claim to ask for.
+
+    An address never changes, and a rewrite takes along everything that lives of a resource claim. So where one claim of
+    it lies at its own address, all of them do: of those that one checksum covers, one of each resource claim is enough.
+    """
+    asked: dict[Question, ClaimKey] = {}
     for address in addresses:
-        first.setdefault(address[0], address)
-    return [ClaimKey(*address[:4]) for address in first.values()]
+        asked.setdefault(question_of(address), ClaimKey(*address[:4]))
+    return asked
 
 
-def at_home(keys: Sequence[ClaimKey], places: Sequence[Place]) -> dict[int, bool]:
-    """Of the resource claims that were answered, whether their claims lie at their own addresses."""
-    return {
-        key.resource: not place.slug and place.file == key.resource and place.offset == key.offset
-        for key, place in zip(keys, places, strict=False)
-    }
+def answered(key: ClaimKey, place: Place) -> Place | None:
+    """What a question about this claim has shown; None for one that moved with all its neighbours, or that is gone."""
+    is_home = key.length > BLOCK_BYTES or (place.file, place.offset) == (key.resource, key.offset)
+    return place if is_home and not place.slug else None
 
 
 def read_born(
-    descriptors: Mapping[int, int], addresses: Sequence[Address], is_home: Mapping[int, bool]
+    descriptors: Mapping[int, int], addresses: Sequence[Address], known: Mapping[Question, Place | None]
 ) -> list[bytes | None]:
-    """Small claims read where they were born, in order, without asking the node for each.
-
-    An address never changes, and a rewrite takes along everything that lives of a resource claim. So where one claim of
-    it lies at its own address, all of them do: the node is asked for one of each resource claim. None for what moved,
-    what is too large to be covered by one checksum, and what does not read back: it is left to be asked for by itself.
+    """The contents, in order, once all questions about them are answered: small claims where they were born, large ones
+    where they lie. None for what moved, and for a small one that does not read back: it is left to be asked for by
+    itself.
     """
     contents: list[bytes | None] = []
     for run, count in _runs(addresses):
-        resource, _, length = run[0][:3]
-        if is_home[resource] and length <= BLOCK_BYTES:
+        place = known[question_of(run[0])]
+        if place is None:
+            contents += [None] * len(run)
+        elif run[0][2] <= BLOCK_BYTES:
             contents += _read_run(descriptors, run, count)
         else:
-            contents += [None] * len(run)
+            contents.append(_one(descriptors, place._replace(start=run[0][4], size=run[0][5])))
     return contents
 
 

@@ -16,10 +16,13 @@ import msgspec
 
 from ullage.client.descriptors import (
     Address,
+    ApartClaim,
     Neighbours,
-    at_home,
-    one_of_each,
+    Question,
+    answered,
     pieces,
+    question_of,
+    questions,
     read_born,
     read_neighbours,
     read_places,
@@ -90,7 +93,7 @@ class SocketClient(Closable):
         self._request = 0
         self._resolve_max = 0
         self._descriptors: OrderedDict[int, int] = OrderedDict()
-        self._is_home: dict[int, bool] = {}
+        self._known: dict[Question, Place | None] = {}
 
     def close(self) -> None:
         """Close the descriptors, then the connection; the next call makes a new one."""
@@ -108,7 +111,7 @@ class SocketClient(Closable):
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
-        self._is_home.clear()
+        self._known.clear()
         if stream is not None:
             stream.close()
 
@@ -131,42 +134,45 @@ class SocketClient(Closable):
             return self._guarded(lambda: read_places(self._descriptors, places))
 
     def expect(self, addresses: Sequence[Address]) -> None:
-        """Ask at once for the files of claims that `read_born` is about to read, as far as they are not held.
+        """Ask at once for what `read_born` is about to read, as far as it is not known and held.
 
         The node leases what is new in a question in one transaction: one sync for all of them, not one for each.
         Errors of `resolve_claims`.
         """
         with self._lock:
-            keys = [key for key in one_of_each(addresses) if key.resource not in self._is_home]
-            self._is_home |= at_home(keys, self.resolve_claims(keys))
+            asked = {each: key for each, key in questions(addresses).items() if each not in self._known}
+            places = self.resolve_claims(list(asked.values()))
+            for (each, key), place in zip(asked.items(), places, strict=False):
+                self._known[each] = answered(key, place)
 
     def read_born(self, addresses: Sequence[Address]) -> list[bytes | None]:
-        """The contents of many small claims, in order, for one question a resource claim; None for those that are to be
-        resolved one by one. Sorted by address they cost least. Errors of `resolve_claims` and `read`.
+        """The contents of many claims, in order, for one question a resource claim, and one for each large claim; none
+        for what `expect` has asked for. None for those that are to be resolved one by one. Sorted by address they cost
+        least. Errors of `resolve_claims` and `read`.
         """
         contents: list[bytes | None] = []
         with self._lock:
             while len(contents) < len(addresses):
                 rest = addresses[len(contents) :]
-                resources = {address[0] for address in rest}
-                if not resources <= self._is_home.keys():
+                asked = set(map(question_of, rest))
+                if not asked <= self._known.keys():
                     self.expect(rest)
                 end = len(rest)
-                if not resources <= self._is_home.keys():
+                if not asked <= self._known.keys():
                     # Not all were answered at once. The files of those that were are given back with the next question,
                     # and so may be those that were held before.
-                    end = next(at for at, address in enumerate(rest) if address[0] not in self._is_home)
-                contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._is_home))  # noqa: B023 - at once
+                    end = next(at for at, address in enumerate(rest) if question_of(address) not in self._known)
+                contents += self._guarded(lambda: read_born(self._descriptors, rest[:end], self._known))  # noqa: B023 - at once
         return contents
 
-    def read_neighbours(self, runs: Sequence[Neighbours]) -> list[bytes]:
-        """The contents of runs, in order, of which no more is asked than `expect` has: none where not all of them are
-        known to lie where they were born, or one does not read back. Errors of `read`.
+    def read_neighbours(self, runs: Sequence[Neighbours], apart: Sequence[ApartClaim]) -> list[bytes]:
+        """The contents of runs and of claims apart, in order, of which no more is asked than `expect` has: none where
+        not all of them are known to lie where they were born, or one does not read back. Errors of `read`.
         """
         with self._lock:
-            if not all(self._is_home.get(run.resource) for run in runs):
+            if not all(map(self._known.get, {one[0] for each in (runs, apart) for one in each})):
                 return []
-            return self._guarded(lambda: read_neighbours(self._descriptors, runs))
+            return self._guarded(lambda: read_neighbours(self._descriptors, runs, apart))
 
     def read_all(self, uuids: Sequence[bytes]) -> list[bytes]:
         """Contents of handles, in order. HandleNotFound or HandleDeleted for the first that there is not. A lost
@@ -286,7 +292,7 @@ class SocketClient(Closable):
             for file in held:
                 os.close(self._descriptors.pop(file))
             if held:
-                self._is_home.clear()
+                self._known.clear()
                 self._answer(self._ask(FrameKind.GIVE_BACK, frames.pack_numbers(held)), FrameKind.GIVEN_BACK)
 
     def _found(self, uuids: Sequence[bytes]) -> list[Place]:

@@ -65,6 +65,12 @@ class EmbeddedSession(Session):
             self._open = None
 
     def get_many(self, queue: str, count: int = BATCH_MAX, *, attributes: Attributes | None = None) -> list[FlowFile]:
+        return list(self.polled(queue, count, attributes))
+
+    def polled(self, queue: str, count: int = BATCH_MAX, attributes: Attributes | None = None) -> Iterator[FlowFile]:
+        """`get_many`, of which each document is made when it is asked for: all of them with their attributes take
+        twenty times what the records do.
+        """
         queue, wanted = checked_queue(queue), checked_conditions(attributes)
         checked_number(count, "count", 1, BATCH_MAX)
         for use in (QueueUse.READ, QueueUse.DELETE):
@@ -73,7 +79,7 @@ class EmbeddedSession(Session):
             found = self._session.get_many(queue, count)
         else:
             found = self._session.get_by(queue, lambda record: _has(record, wanted), count)
-        return [self.kept(record) for record in found]
+        return self._all_kept(found)
 
     def create(self, parents: Sequence[AnyFlowFile] = (), attributes: Attributes | None = None) -> FlowFile:
         return self.kept(self._session.create(self._all(parents), checked_attributes(attributes)))
@@ -111,8 +117,11 @@ class EmbeddedSession(Session):
         return self.kept(self._session.clone(self._record(flow_file), *checked_part(start, size)))
 
     def split(self, flow_file: AnyFlowFile, sizes: Sequence[int]) -> list[FlowFile]:
-        found = self._session.split(self._record(flow_file), checked_numbers(sizes, "a size"))
-        return [self.kept(record) for record in found]
+        return list(self.fragments(flow_file, sizes))
+
+    def fragments(self, flow_file: AnyFlowFile, sizes: Sequence[int]) -> Iterator[FlowFile]:
+        """`split`, of which each document is made when it is asked for."""
+        return self._all_kept(self._session.split(self._record(flow_file), checked_numbers(sizes, "a size")))
 
     def _merge(self, flow_files: Sequence[AnyFlowFile], header: bytes, demarcator: bytes, footer: bytes) -> FlowFile:
         return self.kept(self._session.merge(self._all(flow_files), header, demarcator, footer))
@@ -196,6 +205,11 @@ class EmbeddedSession(Session):
         document = documents.flow_file(record)
         self._records[document.id] = record
         return document
+
+    def _all_kept(self, records: list[FlowFileRecord]) -> Iterator[FlowFile]:
+        """The same of many, of which each document is made when it is asked for."""
+        self._records.update((record.id, record) for record in records)
+        return map(documents.flow_file, records)
 
     def _record(self, flow_file: AnyFlowFile) -> FlowFileRecord:
         id = id_of(flow_file)

@@ -6,9 +6,9 @@ from itertools import repeat
 import msgspec
 
 from ullage.engine.model import ContentClaim, FlowFileRecord, new_uuids, pack_attributes
+from ullage.engine.updates import require_packed
 from ullage.engine.wal.format import UNDECODABLE
-from ullage.errors import InvalidArgument, TransactionTooLarge
-from ullage.wire.documents import ATTRIBUTES_BYTES_MAX
+from ullage.errors import InvalidArgument
 
 Attributes = dict[str, str] | Sequence[dict[str, str]] | None
 """Of a batch: one mapping for all, or one each."""
@@ -30,13 +30,8 @@ def packed_attributes(attributes: Attributes, count: int) -> Iterable[bytes]:
 
 
 def _packed(attributes: dict[str, str]) -> bytes:
-    """TransactionTooLarge for more than a session may change: what a put alone takes could never be moved again."""
     packed = pack_attributes(attributes)
-    if len(packed) > ATTRIBUTES_BYTES_MAX:
-        raise TransactionTooLarge(
-            f"attributes of {len(packed)} bytes, at most {ATTRIBUTES_BYTES_MAX} are allowed: keep large values as "
-            "content"
-        )
+    require_packed(packed, "a FlowFile or handle")
     return packed
 
 

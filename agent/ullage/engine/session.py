@@ -35,7 +35,7 @@ from ullage.engine.model import (
 from ullage.engine.provenance.reporter import ProvenanceReporter
 from ullage.engine.registration import Registration
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.engine.updates import updated
+from ullage.engine.updates import require_attributes, updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
     CONTENT_BYTES,
@@ -449,6 +449,8 @@ class ProcessSession:
     ) -> FlowFileRecord:
         """What a FlowFile is now, and which attributes were changed and removed in all."""
         current = updated(working.current, update)
+        if update.set_attributes is not None:
+            require_attributes(current)
         if self._room.is_bounded:  # counting costs as much as changing
             self._room.take(growth(working, current, changed, removed))
         working.current, working.changed, working.removed, working.is_reported = current, changed, removed, False

@@ -5,6 +5,8 @@ from functools import lru_cache
 import msgspec
 
 from ullage.engine.model import FlowFileRecord, Update, unpack_attributes
+from ullage.errors import TransactionTooLarge
+from ullage.wire.documents import ATTRIBUTES_BYTES_MAX, ATTRIBUTES_MAX
 
 APPENDED_BYTES_MAX = 64
 """An update's packed attributes are put behind the record's up to this size: merging costs three times as much, and
@@ -12,7 +14,34 @@ what is not merged yet takes memory, less than a kilobyte a record."""
 
 _EMPTY_MAP, _SMALL_MAP_MAX = 0x80, 0x8F  # first bytes of msgpack maps of 0 and 15, the largest with their count in it
 
+_MAP_16, _MAP_32 = 0xDE, 0xDF
+"""First bytes of larger ones, whose count follows in two bytes and in four."""
+
 _pack = msgspec.msgpack.Encoder().encode
+
+
+def require_attributes(record: FlowFileRecord) -> None:
+    """TransactionTooLarge if a FlowFile or handle has more of them than one may have, or larger ones."""
+    require_packed(record.attributes, f"FlowFile {record.id}")
+
+
+def require_packed(attributes: bytes, whose: str) -> None:
+    """The same of packed attributes."""
+    if len(attributes) > ATTRIBUTES_BYTES_MAX:
+        raise TransactionTooLarge(
+            f"the attributes of {whose} have {len(attributes)} bytes, at most {ATTRIBUTES_BYTES_MAX} are allowed: keep "
+            "large values as content"
+        )
+    if len(attributes) > ATTRIBUTES_MAX and (count := _count(attributes)) > ATTRIBUTES_MAX:
+        raise TransactionTooLarge(
+            f"{whose} has {count} attributes, at most {ATTRIBUTES_MAX} are allowed: keep what is long as content"
+        )
+
+
+def _count(packed: bytes) -> int:
+    """How many attributes these are, by the head of the map: one that is there twice counts twice."""
+    head, wide = packed[0], {_MAP_16: 2, _MAP_32: 4}
+    return int.from_bytes(packed[1 : 1 + wide[head]], "big") if head in wide else head - _EMPTY_MAP
 
 
 @lru_cache(maxsize=1)

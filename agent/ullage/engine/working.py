@@ -30,11 +30,10 @@ from ullage.engine.model import (
     pack_attributes,
     unpack_attributes,
 )
-from ullage.engine.updates import updated
+from ullage.engine.updates import require_attributes, updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.errors import SessionMisuse, TransactionTooLarge
 from ullage.sessionroom import NOTE_BYTES, SessionRoom, text_bytes
-from ullage.wire.documents import ATTRIBUTES_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +125,8 @@ def as_a_whole(working: dict[bytes, Working], room: SessionRoom) -> Iterator[Non
 
 
 def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now_millis: int) -> FlowFileRecord:
-    """A new, empty FlowFile, which stands in no queue yet; of these parents, if there are any."""
-    return FlowFileRecord(
+    """A new, empty FlowFile, which stands in no queue yet; of these parents, if there are any. TransactionTooLarge."""
+    made = FlowFileRecord(
         new_uuids(1)[0],
         HANDLE_QUEUE,
         None,
@@ -139,6 +138,8 @@ def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now
         pack_attributes(common_attributes(originals) | attributes),
         b"".join(parent.uuid for parent in originals),
     )
+    require_attributes(made)
+    return made
 
 
 def ingested(
@@ -303,15 +304,8 @@ def require_settled(unsettled: Sequence[FlowFileRecord]) -> None:
 
 
 def require_size(working: Iterable[Working], ingested: int) -> None:
-    """TransactionTooLarge for a session that changes too many FlowFiles, or one whose attributes are too large."""
-    count = ingested
-    for held in working:
-        count += held.original is not None or not held.is_removed
-        if len(held.current.attributes) > ATTRIBUTES_BYTES_MAX:
-            raise TransactionTooLarge(
-                f"the attributes of FlowFile {held.current.id} have {len(held.current.attributes)} bytes, at most "
-                f"{ATTRIBUTES_BYTES_MAX} are allowed: keep large values as content"
-            )
+    """TransactionTooLarge for a session that changes too many FlowFiles."""
+    count = ingested + sum(held.original is not None or not held.is_removed for held in working)
     if count > OPERATIONS_MAX:
         raise TransactionTooLarge(
             f"this session changes {count} FlowFiles, one transaction at most {OPERATIONS_MAX}: commit in parts"

@@ -4,6 +4,7 @@ from tests.support import Workshop, committing, put_all
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
 from ullage.errors import TransactionTooLarge
+from ullage.wire.documents import ATTRIBUTES_MAX
 
 HUNDRED = {f"attribute.{number}": f"the value of attribute {number}" for number in range(100)}
 
@@ -66,13 +67,24 @@ def test_the_last_of_several_changes_counts(workshop: Workshop, repository: Engi
     assert restored.attribute_map() == expected
 
 
-def test_attributes_that_no_snapshot_could_hold_are_refused(repository: Engine) -> None:
-    """Updates add up over many transactions, so their sum has its own limit, checked before anything is written."""
+def test_more_attributes_than_a_flowfile_may_have_are_refused_and_change_nothing(repository: Engine) -> None:
+    """Updates add up over many transactions, so bytes and number have bounds of their sum; the session goes on."""
+    most = {f"name {number}": "" for number in range(ATTRIBUTES_MAX)}
     put_all(repository, "q", [b"x"])
     with repository.session() as session:
         (record,) = session.get_many("q", 1)
-        session.transfer(session.put_attributes(record, {"large": "x" * (5 << 20)}), "q")
-        with pytest.raises(TransactionTooLarge, match="keep large values as content"):
-            session.commit()
+        for refused in ({"large": "x" * (5 << 20)}, most | {"one": "more"}):
+            with pytest.raises(TransactionTooLarge, match="as content"):
+                session.put_attributes(record, refused)
+            with pytest.raises(TransactionTooLarge, match="as content"):
+                session.create(attributes=refused)
+        record = session.put_attributes(record, most)
+        with pytest.raises(TransactionTooLarge, match="10001 attributes"):
+            session.put_attribute(record, "one", "more")
+        session.put_attribute(record, "name 0", "another value")
+        session.transfer(record, "q")
+        session.commit()
 
-    assert repository.queue("q").records()[0].attribute_map().keys() == {"uuid", "filename", "path"}
+    (record,) = repository.queue("q").records()
+    core = {"uuid": record.id, "filename": record.id, "path": "./"}
+    assert record.attribute_map() == {**most, "name 0": "another value", **core}

@@ -3,6 +3,7 @@
 import msgspec
 
 from ullage.embedded.content import QueuePut
+from ullage.embedded.session import EmbeddedSession
 from ullage.wire import operations
 from ullage.wire.content import StoredBatch, StoredFlowFile
 from ullage.wire.queues import DropResult, FlowFile, QueueStatus
@@ -53,11 +54,15 @@ def poll(asked: Asked) -> Made:
     sessions, key = asked.served.sessions, asked.key
     wish = SessionRequest(visibility_seconds=asked.data.visibility_seconds)
     with sessions.beginning(asked.principal, asked.repository, wish, key) as (lent, held):
-        count = asked.data.count
-        if not lent.once(key, lambda: Made(b"", [each.id for each in held.get_many(asked["queue"], count)])).ids:
+        if not lent.once(key, lambda: _taken(held, asked["queue"], asked.data.count)).ids:
             lent.forget_answers()  # who got nothing may ask again
         sessions.extend(lent)
     return status_of(lent)
+
+
+def _taken(held: EmbeddedSession, queue: str, count: int) -> Made:
+    held.polled(queue, count)
+    return Made(b"", held.unsettled())
 
 
 @serves(operations.DROP_FLOW_FILES, once=True)

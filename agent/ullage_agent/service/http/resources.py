@@ -7,7 +7,7 @@ out once, and a repeat gets the first answer; operations of sessions remember th
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Annotated, Any, Concatenate, Final, NamedTuple, TypeVar, get_origin
@@ -34,6 +34,7 @@ from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.budget import Grant
 from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
+from ullage_agent.service.http.rows import EncodedRows, with_encoded_rows
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
 from ullage_agent.service.limits import SMALL_BYTES
 
@@ -134,7 +135,12 @@ class Made(NamedTuple):
     def of(cls, found: object) -> "Made":
         if isinstance(found, Made):
             return found
-        return cls(found if isinstance(found, Response) else msgspec.json.encode(found), _ids_of(found))
+        if isinstance(found, Response):
+            return cls(found, _ids_of(found))
+        if isinstance(found, list | Iterator):
+            rows = EncodedRows.of(found)
+            return cls(msgspec.json.encode(rows.encoded), rows.ids)
+        return cls(msgspec.json.encode(with_encoded_rows(found)), _ids_of(found))
 
     @property
     def size(self) -> int:
@@ -208,7 +214,7 @@ async def _in_room(asked: Asked, make: Callable[[], Awaitable[Made]], *, reads: 
 
 def _ids_of(found: object) -> Sequence[str]:
     """The uuids of what was made, taken or read, of an answer."""
-    many = found if isinstance(found, list) else getattr(found, "flow_files", None)
+    many = getattr(found, "flow_files", None)
     if isinstance(many, list):
         return [each.id for each in many if hasattr(each, "id")]
     ids: Sequence[str] = getattr(found, "ids", ()) or [id for id in [getattr(found, "id", None)] if id]

@@ -1,7 +1,7 @@
 """Remote sessions: FlowFiles held, changed and settled in one transaction. `/v1/sessions`."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -15,6 +15,7 @@ from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.sessions import ChangesRequest, FlowFileChange, SessionStatus
 from ullage_agent.service.http.bodies import attributes_of, checked_attributes, contents_of, store
 from ullage_agent.service.http.resources import Asked, Made, gives, lifetime_of, serves
+from ullage_agent.service.http.rows import EncodedRows
 from ullage_agent.service.limits import SMALL_BYTES, STEP_BYTES
 from ullage_agent.service.sessions import Lent
 
@@ -56,9 +57,12 @@ def begin(asked: Asked) -> Made:
 async def get(asked: Asked) -> Made:
     lent = _lent(asked)
     await asked.take_room(STATUS_TIMES * lent.session.packed_bytes())
-    made = await asked.served.call(status_of, lent)
-    asked.resize_room(made.size)
-    return made
+    rows, left = EncodedRows(), lent.session.flow_files()
+    while await asked.served.call(rows.take, left):
+        pass  # the next ones in a turn of their own: the whole of a large session takes seconds
+    answer = await asked.served.call(_status, lent, rows)
+    asked.resize_room(answer.size)
+    return answer
 
 
 @serves(operations.EXTEND_SESSION)
@@ -70,7 +74,7 @@ def extend(asked: Asked) -> ActionResult:
 @serves(operations.POLL_SESSION)
 def poll(asked: Asked) -> Made:
     data = asked.data
-    return _done(asked, lambda held: held.get_many(data.queue, data.count, attributes=data.attributes))
+    return _done(asked, lambda held: held.polled(data.queue, data.count, data.attributes))
 
 
 @gives(operations.GET_FLOW_FILE)
@@ -120,7 +124,7 @@ def clone(asked: Asked) -> Made:
 
 @serves(operations.SPLIT_FLOW_FILE)
 def split(asked: Asked) -> Made:
-    return _done(asked, lambda held: held.split(asked["id"], asked.data.sizes))
+    return _done(asked, lambda held: held.fragments(asked["id"], asked.data.sizes))
 
 
 @serves(operations.IMPORT_HANDLE)
@@ -204,11 +208,10 @@ def _lent(asked: Asked) -> Lent:
 
 
 def status_of(lent: Lent) -> Made:
-    """Return a session as a document. One FlowFile after the other: as objects all take ten times as much."""
-    ids: list[str] = []
-    flow_files: list[Any] = []
-    for each in lent.session.flow_files():
-        ids.append(each.id)
-        flow_files.append(msgspec.Raw(msgspec.json.encode(each)))
-    status = SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=flow_files)
-    return Made(msgspec.json.encode(status), ids)
+    """Return a session as a document."""
+    return _status(lent, EncodedRows.of(lent.session.flow_files()))
+
+
+def _status(lent: Lent, rows: EncodedRows) -> Made:
+    status = SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=rows.encoded)
+    return Made(msgspec.json.encode(status), rows.ids)
