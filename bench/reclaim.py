@@ -358,7 +358,7 @@ def _anew(repository: Engine, call: Callable[[], object]) -> float:
 
 def _after_a_hundredth(repository: Engine) -> float:
     """Seconds of a plan when the claims of every hundredth file have been pinned and given back."""
-    claims = [claim for entry in repository.ledger.entries() for claim in entry.live.values()][::100]
+    claims = [claim for entry in repository.ledger.entries() for claim in entry.residents().claims][::100]
     repository.ledger.pin(claims)
     repository.ledger.unpin(claims)
     return seconds_of(repository.compactor.plan)

@@ -125,7 +125,7 @@ def _sources(repository: Engine, plan: ReclamationPlan) -> dict[Path, list[Conte
         entry = repository.ledger.entry(step.resource)
         assert entry is not None
         path = repository.content.path_of(entry.claim)
-        sources[Path(path)] = sorted(entry.live.values(), key=lambda claim: claim.offset)
+        sources[Path(path)] = sorted(entry.residents().claims, key=lambda claim: claim.offset)
     return sources
 
 

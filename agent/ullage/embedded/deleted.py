@@ -43,7 +43,7 @@ class Deleted:
             died = self._ends_in(claim.resource).get(claim.offset)
             if died is None:
                 # What stands in swap files is known in sum only: a dead address of such a file may be one of theirs.
-                if claim.offset in entry.live or entry.swapped is not None:
+                if entry.is_resident(claim.offset) or entry.swapped is not None:
                     return False
                 died = entry.last_death_millis
         return not self._was_kept(claim.resource, died)
@@ -66,8 +66,9 @@ class Deleted:
                 counts[offset] += 1
                 ends[offset] = max(ends.get(offset, 0), record.deleted_millis or record.expires_millis)
         entry = self._engine.ledger.entry(resource)
-        shared = {} if entry is None else entry.shared or {}
-        found = {offset: end for offset, end in ends.items() if shared.get(offset, 1) <= counts[offset]}
+        found = {
+            offset: end for offset, end in ends.items() if entry is None or entry.claimants_of(offset) <= counts[offset]
+        }
         self._ends[resource] = found
         return found
 

@@ -52,7 +52,7 @@ class Recovery:
                 raise RecordUnusable(f"resource claim {index} lies in {entry.claim.container!r}, which is no container")
             if entry.is_overrun:
                 raise RecordUnusable(
-                    f"content at {entry.end_in_use()} is in use beyond the end of resource claim {index}"
+                    f"content at {end_in_use(self._ledger, entry)} is in use beyond the end of resource claim {index}"
                 )
 
         for index in sorted(self._touched):
@@ -145,7 +145,7 @@ def takes_what_lives(ledger: Ledger, entry: ResourceEntry, claim: ResourceClaim)
     if claim.intent == Action.REWRITE:
         return entry.relocation is None
     if claim.intent == Action.PUNCH:
-        return any(overlaps(claim.intent_holes, live.offset, live.length) for live in entry.live.values())
+        return any(overlaps(claim.intent_holes, live.offset, live.length) for live in entry.residents().claims)
     if entry.relocation is not None:
         return not entry.is_free
     return end_in_use(ledger, entry) > (claim.intent_length if claim.intent == Action.TRUNCATE else 0)

@@ -147,6 +147,7 @@ class Meter:
             self._metrics.count("reclaim_actions_total", action, by=count)
         self._metrics.count("reclaim_freed_bytes_total", by=max(0, report.freed_bytes))
         self._metrics.count("reclaim_copied_bytes_total", by=report.copied_bytes)
+        self._metrics.count("reclaim_problems_total", by=len(report.problems))
 
     def _look(self) -> Iterator[Sample]:
         yield Sample("build_info", 1, (__version__, self._node))

@@ -105,6 +105,7 @@ TABLE: Final = (
     Entry("reclaim_actions_total", COUNTED, "Resource claims that were changed.", ("action",)),
     Entry("reclaim_freed_bytes_total", COUNTED, "Blocks given back."),
     Entry("reclaim_copied_bytes_total", COUNTED, "Bytes that rewrites copied."),
+    Entry("reclaim_problems_total", COUNTED, "Files that were left: missing, damaged, or of unknown content."),
     Entry("write_amplification_ratio", GAUGE, "Content written to content stored, since the start."),
     Entry("runs_total", COUNTED, "Runs of reclamation that were asked for.", ("outcome",)),
     Entry("window_overrides_total", COUNTED, "Runs that ignored the windows."),

@@ -161,7 +161,7 @@ def test_claims_that_swapped_and_resident_flow_files_share(workshop: Workshop, r
         clones = [session.clone(original) for _ in range(11)]
         session.transfer(original, "keep")
         session.transfer_many(clones, "q")
-    (entry,) = [entry for entry in repository.ledger.entries() if entry.live]
+    (entry,) = [entry for entry in repository.ledger.entries() if entry.has_residents]
     assert repository.queue("q").figures().swapped == 3
     assert (entry.claimants, entry.end_in_use()) == (12, 14)
 

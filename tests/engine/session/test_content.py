@@ -85,7 +85,7 @@ def test_a_clone_of_a_clone_removed_in_the_session(workshop: Workshop, repositor
         session.remove(session.clone(grandchild))
         session.transfer(grandchild, "q")
 
-    (entry,) = [entry for entry in repository.ledger.entries() if entry.live]
+    (entry,) = [entry for entry in repository.ledger.entries() if entry.has_residents]
     assert entry.claimants == 1
     assert drain(workshop.crash(), "q") == [b"precious"]
 

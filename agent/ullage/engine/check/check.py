@@ -292,17 +292,22 @@ class _Check:
 
 
 def _wrong_counts(entry: ResourceEntry, counted: dict[int, int]) -> Iterator[str]:
-    kept = {offset: (entry.shared or {}).get(offset, 1) for offset in entry.live}
+    residents = entry.residents()
+    kept = {claim.offset: entry.claimants_of(claim.offset) for claim in residents.claims}
     index = entry.claim.index
     if kept != counted:
         wrong = min(offset for offset in kept.keys() | counted.keys() if kept.get(offset) != counted.get(offset))
         says = f"the ledger counts {kept.get(wrong, 0)} claimants, the FlowFiles say {counted.get(wrong, 0)}"
         yield f"resource claim {index}: at offset {wrong} {says}"
-    live_bytes = sum(claim.length for claim in entry.live.values())
-    if live_bytes != entry.live_bytes:
-        yield f"resource claim {index}: {entry.live_bytes} live bytes kept, {live_bytes} counted"
+    kept_totals, counted_totals = (entry.resident_claimants, entry.live_bytes), (sum(counted.values()), residents.bytes)
+    if kept_totals != counted_totals:
+        totals = "{} claimants and {} live bytes"
+        yield f"resource claim {index}: {totals.format(*kept_totals)} kept, {totals.format(*counted_totals)} counted"
+    bound, is_exact = entry.resident_bound, entry.is_bound_exact
+    if residents.end > bound or (is_exact and residents.end != bound):
+        yield f"resource claim {index}: its claims reach to {residents.end}, and to {bound} is what is kept"
     end = 0
-    for claim in sorted(entry.live.values(), key=lambda claim: (claim.offset, claim.end)):
+    for claim in sorted(residents.claims, key=lambda claim: (claim.offset, claim.end)):
         if claim.offset < end:
             yield f"resource claim {index}: base claims overlap at offset {claim.offset}"
         end = claim.end

@@ -68,7 +68,7 @@ class BlockRuns:
         """What was not found was worked out: while the claim lives, it is looked up from now on."""
         with self._ledger.lock:
             entry = self._ledger.entry(claim.resource)
-            if entry is not None and claim.offset in entry.live:
+            if entry is not None and entry.is_resident(claim.offset):
                 self._rows.set((claim.resource, claim.offset), crcs)
 
     def freeze(self) -> Iterator[list[Operation]]:

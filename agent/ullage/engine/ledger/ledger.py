@@ -162,7 +162,7 @@ class Ledger(LedgerState):
                 if entry is not None:
                     self.note_changed(entry)
                     entry.unpin(claim)
-                    if claim.offset not in entry.live:
+                    if not entry.is_resident(claim.offset):
                         self._drop_blocks(entry, claim)
                         # It died while it was pinned, and that death was noted in vain: nothing else would say that it
                         # is free now.
@@ -303,7 +303,7 @@ class Ledger(LedgerState):
             self._view.keep_resources(shard)
         entry = self.entry(operation.index)
         # What lives would lose its address: better no start than one that forgets it.
-        if entry is not None and (entry.live or entry.swapped or entry.sources):
+        if entry is not None and (entry.has_residents or entry.swapped or entry.sources):
             raise RepositoryDamaged(
                 f"transaction {transaction} forgets resource claim {operation.index} with {entry.claimants} claimants"
                 f" and the content of {len(entry.sources or ())} other resource claims"

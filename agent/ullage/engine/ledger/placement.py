@@ -28,7 +28,7 @@ def lost_by_move(ledger: Ledger, index: int, relocation: Relocation | None = Non
     if entry is None or relocation is None or output is None:
         return None
     end = output.claim.length if output.claim.sealed else None
-    for claim in entry.live.values():
+    for claim in entry.residents().claims:
         move = find_move(relocation.moves, claim.offset)
         if move is None or claim.end > move.end or (end is not None and move.target + move.length > end):
             return claim.offset
@@ -59,16 +59,39 @@ def is_unused(ledger: Ledger, entry: ResourceEntry) -> bool:
     return all(birth.is_free for birth in births(ledger, entry))
 
 
-def end_in_use(ledger: Ledger, entry: ResourceEntry) -> int:
-    """How far claims in use reach in the file; of what was moved here, how far anything reaches of a source in use."""
+def end_in_use(ledger: Ledger, entry: ResourceEntry, resident_end: int | None = None) -> int:
+    """How far claims in use reach in the file; of what was moved here, how far anything reaches of a source in use.
+
+    `resident_end` as in `ResourceEntry.end_in_use`: who does not give it looks at every claim, at a start or a check.
+    """
     return max(
         (
-            birth.end_in_use() if birth is entry else birth.relocated_end
+            birth.end_in_use(resident_end) if birth is entry else birth.relocated_end
             for birth in births(ledger, entry)
             if not birth.is_free
         ),
         default=0,
     )
+
+
+def end_bound(ledger: Ledger, entry: ResourceEntry) -> int:
+    """No claim in use reaches farther in the file; exact after `settle_bound`."""
+    return end_in_use(ledger, entry, entry.resident_bound)
+
+
+def settle_bound(ledger: Ledger, entry: ResourceEntry) -> None:
+    """Find anew how far a resource claim's own claims reach, if the last of them has died: without the ledger's lock,
+    as it looks at all of them. It is left for the next time where something changes meanwhile.
+    """
+    if entry.is_bound_exact:
+        return
+    with ledger.lock:  # in the middle of a commit its version would be that of what is not there yet
+        version = entry.version
+    end = entry.residents().end
+    with ledger.lock:
+        if entry.version == version:
+            ledger.note_changed(entry)
+            entry.lower_bound_to(end)
 
 
 def locate(ledger: Ledger, claim: ContentClaim) -> ClaimLocation:
@@ -188,21 +211,16 @@ def placement_problems(ledger: Ledger, swapped: Iterable[SwapContent]) -> list[s
         for claim in {record.claim for record in content.records if record.claim is not None}:
             claims.setdefault(claim.resource, []).append(claim)
     entries = list(ledger.entries())
-    with ledger.lock:
-        taken: dict[int, list[ByteRange]] = {}
-        for entry in entries:
-            index, relocation = entry.claim.index, entry.relocation
+    taken: dict[int, list[ByteRange]] = {}
+    for entry in entries:
+        index, relocation = entry.claim.index, entry.relocation
+        with ledger.lock:
             if relocation is not None:
                 output = ledger.entry(relocation.output)
                 if output is None or index not in (output.sources or ()):
                     problems.append(f"resource claim {index} was moved to {relocation.output}, which does not know it")
                 moves = unpack_moves(relocation.moves)
                 taken.setdefault(relocation.output, []).extend(ByteRange(move.target, move.length) for move in moves)
-            for claim in (*entry.live.values(), *claims.get(index, ())):
-                try:
-                    locate(ledger, claim)
-                except (ContentMissing, ContentReclaimed) as error:
-                    problems.append(f"in use, but: {error}")
             problems.extend(
                 f"resource claim {index} says that {source} was moved to it, which says otherwise"
                 for source in entry.sources or ()
@@ -210,6 +228,11 @@ def placement_problems(ledger: Ledger, swapped: Iterable[SwapContent]) -> list[s
                 or found.relocation is None
                 or found.relocation.output != index
             )
+        for claim in (*entry.residents().claims, *claims.get(index, ())):
+            try:
+                locate(ledger, claim)
+            except (ContentMissing, ContentReclaimed) as error:
+                problems.append(f"in use, but: {error}")
     for index, runs in taken.items():
         if any(run.end > other.offset for run, other in pairwise(sorted(runs))):
             problems.append(f"resource claim {index}: what was moved to it overlaps")

@@ -1,6 +1,7 @@
 """What the ledger knows of one resource claim: its physical state, and what in it is alive."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ullage.engine.model import Action, ContentClaim, Relocation, ResourceClaim, SwapShare
 
@@ -17,27 +18,43 @@ class Pin:
 class ResourceEntry:
     """One resource claim's counts, kept for base claims (a slice counts for the run it is a slice of).
 
-    `live` maps the offset of each base claim with a resident claimant to the claim; `shared` holds the claimant
-    count where it is more than one. `swapped` is what swap files hold, by file name: totals and ends only, so that
-    a swapped FlowFile costs nothing but its share. `pins` maps offsets to [pins, claim].
+    Totals are kept by differences, and answer most questions: they choose what is worth a look. `residents` are the
+    base claims themselves, and what takes bytes away asks for them. `swapped` is what swap files hold, by file name:
+    totals and ends only, so that a swapped FlowFile costs nothing but its share. `pins` maps offsets to pins.
 
     `relocation` says where the bytes lie once a rewrite has moved them, up to `relocated_end` of that file; `sources`
     of an output are the resource claims whose bytes lie in it.
 
-    Everything here is read and changed under the ledger's lock.
+    Everything here is read and changed under the ledger's lock, but for `residents`. `version` is raised with each
+    change: what was found without the lock is true while it is the same.
     """
 
     claim: ResourceClaim
-    live: dict[int, ContentClaim] = field(default_factory=dict)
-    shared: dict[int, int] | None = None
     swapped: dict[str, SwapShare] | None = None
     pins: dict[int, Pin] | None = None
     live_bytes: int = 0
+    """Of base claims with a resident claimant."""
+
+    resident_bound: int = 0
+    """No base claim with a resident claimant reaches farther."""
+
+    is_bound_exact: bool = True
+    """Whether one reaches so far."""
+
+    version: int = 0
     relocation: Relocation | None = None
     relocated_end: int = 0
     sources: set[int] | None = None
     last_death: int = 0
     last_death_millis: int = 0
+    _live: dict[int, ContentClaim] = field(default_factory=dict)
+    """By offset: each base claim with a resident claimant."""
+
+    _shared: dict[int, int] | None = None
+    """By offset: how many resident claimants there are where it is more than one."""
+
+    _further: int = 0
+    """Resident claimants that are not the first of their claim."""
 
     def __post_init__(self) -> None:
         self.last_death, self.last_death_millis = self.claim.last_death, self.claim.last_death_millis
@@ -45,31 +62,41 @@ class ResourceEntry:
     def add(self, claim: ContentClaim) -> None:
         """One more resident claimant of a base claim."""
         offset = claim.offset
-        if offset not in self.live:
-            self.live[offset] = claim
-            self.live_bytes += claim.length
-        elif self.shared is None:
-            self.shared = {offset: 2}
+        if offset not in self._live:
+            length = claim.length
+            self._live[offset] = claim
+            self.live_bytes += length
+            if offset + length > self.resident_bound:
+                self.resident_bound, self.is_bound_exact = offset + length, True
+            return
+        self._further += 1
+        if self._shared is None:
+            self._shared = {offset: 2}
         else:
-            self.shared[offset] = self.shared.get(offset, 1) + 1
+            self._shared[offset] = self._shared.get(offset, 1) + 1
 
     def remove(self, claim: ContentClaim) -> bool:
         """One resident claimant less; whether it was the last one."""
         offset = claim.offset
-        count = 1 if self.shared is None else self.shared.get(offset, 1)
-        if count > 2:
-            assert self.shared is not None
-            self.shared[offset] = count - 1
-        elif count == 2:
-            assert self.shared is not None
-            del self.shared[offset]
-            if not self.shared:
-                self.shared = None
-        else:
-            del self.live[offset]
-            self.live_bytes -= claim.length
-            return True
-        return False
+        if self._shared is not None and (count := self._shared.get(offset, 1)) > 1:
+            self._further -= 1
+            if count > 2:
+                self._shared[offset] = count - 1
+            else:
+                del self._shared[offset]
+                self._shared = self._shared or None
+            return False
+        del self._live[offset]
+        self.live_bytes -= claim.length
+        if not self._live:
+            self.resident_bound, self.is_bound_exact = 0, True
+        elif offset + claim.length == self.resident_bound:
+            self.is_bound_exact = False
+        return True
+
+    def lower_bound_to(self, end: int) -> None:
+        """A look at all residents has found that they reach so far."""
+        self.resident_bound, self.is_bound_exact = end, True
 
     def pin(self, claim: ContentClaim) -> None:
         """Keep a base claim's bytes whatever happens to its claimants."""
@@ -87,11 +114,14 @@ class ResourceEntry:
                 self.pins = None
 
     @property
+    def resident_claimants(self) -> int:
+        """FlowFiles, handles and tombstones in memory that point here."""
+        return len(self._live) + self._further
+
+    @property
     def claimants(self) -> int:
         """FlowFiles, handles and tombstones that point here, swapped ones included."""
-        count = len(self.live)
-        if self.shared is not None:
-            count += sum(self.shared.values()) - len(self.shared)
+        count = self.resident_claimants
         if self.swapped is not None:
             count += sum(share.claimants for share in self.swapped.values())
         return count
@@ -106,27 +136,72 @@ class ResourceEntry:
     @property
     def is_free(self) -> bool:
         """No claimant and no pin: nothing needs a byte of the file, once it is sealed."""
-        return not self.live and self.swapped is None and self.pins is None
+        return not self._live and self.swapped is None and self.pins is None
 
     @property
     def is_overrun(self) -> bool:
         """Whether claims reach beyond the end of the file, which never shrinks below what is in use."""
-        claim = self.claim
-        return claim.sealed and self.relocation is None and self.end_in_use() > claim.length
+        length = self.claim.length
+        if not self.claim.sealed or self.relocation is not None or self.end_in_use(self.resident_bound) <= length:
+            return False
+        return self.is_bound_exact or self.end_in_use() > length
 
     @property
     def has_intent(self) -> bool:
         return self.claim.intent != Action.NONE
 
-    def end_in_use(self) -> int:
-        """The end of the last live or pinned base claim: what truncation may cut to. Exact, also with swap files."""
-        ends = [claim.end for claim in self.live.values()]
+    @property
+    def has_residents(self) -> bool:
+        """Whether any base claim has a resident claimant."""
+        return bool(self._live)
+
+    def end_in_use(self, resident_end: int | None = None) -> int:
+        """The end of the last live or pinned base claim: what truncation may cut to. Exact, also with swap files.
+
+        `resident_end` is how far the resident ones reach, if it is known: else each of them is looked at.
+        """
+        ends = [self.residents().end if resident_end is None else resident_end]
         if self.swapped is not None:
             ends.extend(share.end for share in self.swapped.values())
         if self.pins is not None:
             ends.extend(held.claim.end for held in self.pins.values())
-        return max(ends, default=0)
+        return max(ends)
+
+    def is_resident(self, offset: int) -> bool:
+        """Whether the base claim at this offset has a resident claimant."""
+        return offset in self._live
 
     def uses(self, claim: ContentClaim) -> bool:
         """Whether a base claim is known to be live or pinned."""
-        return claim.offset in self.live or (self.pins is not None and claim.offset in self.pins)
+        return claim.offset in self._live or (self.pins is not None and claim.offset in self.pins)
+
+    def is_within(self, offsets: set[int]) -> bool:
+        """Whether every base claim that is resident or pinned is among these."""
+        return self._live.keys() <= offsets and (self.pins is None or self.pins.keys() <= offsets)
+
+    def claimants_of(self, offset: int) -> int:
+        """How many resident claimants the base claim at this offset has."""
+        if offset not in self._live:
+            return 0
+        return 1 if self._shared is None else self._shared.get(offset, 1)
+
+    def residents(self) -> "Residents":
+        """The base claims with a resident claimant, of one moment. It costs what there are, so it is not for the lock,
+        which it does not need: whoever changes something on the strength of it compares `version` under the lock.
+        """
+        return Residents(list(self._live.values()))  # one step of the interpreter, in which no commit can be
+
+
+class Residents(NamedTuple):
+    """All base claims of a resource claim that have a resident claimant, in no order."""
+
+    claims: list[ContentClaim]
+
+    @property
+    def bytes(self) -> int:
+        return sum([claim.length for claim in self.claims])
+
+    @property
+    def end(self) -> int:
+        """Where the last one ends."""
+        return max([claim.offset + claim.length for claim in self.claims], default=0)

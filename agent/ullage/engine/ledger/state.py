@@ -147,6 +147,7 @@ class LedgerState:
 
     def note_changed(self, entry: ResourceEntry) -> None:
         """The figures of a resource claim's file are others now, or will be; called under the lock."""
+        entry.version += 1
         changed = self._changed
         if changed is None:
             return

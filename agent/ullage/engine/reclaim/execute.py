@@ -22,14 +22,20 @@ from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births, end_in_use, held_by, is_unused
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import Action, Operation, ResourceClaim, ResourceClaimGone
-from ullage.engine.reclaim.liveness import Liveness, LivenessScanner, covers
+from ullage.engine.reclaim.liveness import KnownResidents, Liveness, LivenessScanner, covers
 from ullage.engine.reclaim.pacing import ENDED, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.uninterrupted import uninterrupted
+from ullage.errors import RepositoryDamaged
 
 SLICE_STEPS = 200
 """Steps between two transactions: some milliseconds of file operations, and a bound on what a crash repeats."""
+
+UNKNOWN = "which of its bytes are in use cannot be told: `ullage check` says why"
+"""Why a file is left that is to be changed."""
+
+_Alive = Liveness | KnownResidents | None
 
 BATCH_OPERATIONS = 5_000
 """Operations of one transaction that says what was done: half of what a transaction may have."""
@@ -90,8 +96,7 @@ class Executor:
 
     @uninterrupted
     def _take_steps(self, steps: Sequence[ReclamationStep], report: ReclamationReport) -> None:
-        intents = self._intend(steps)
-        report.skipped += len(steps) - len(intents)
+        intents = self._intend(steps, report)
         try:
             # Durable before a byte goes: | death of X, intent | unlink | power | X lives, and its file is gone |
             if intents:
@@ -164,13 +169,16 @@ class Executor:
             allowed.append(step)
         return allowed
 
-    def _intend(self, steps: Sequence[ReclamationStep]) -> list[ResourceClaim]:
+    def _intend(self, steps: Sequence[ReclamationStep], report: ReclamationReport) -> list[ResourceClaim]:
         """The steps that still hold, as intents; at most what the plan named. Their resource claims are taken."""
-        found = {
-            step.resource: self._parts.scanner.examine_if_known(step.resource)
-            for step in steps
-            if step.action == Action.PUNCH
-        }
+        found: dict[int, _Alive] = {}
+        for step in steps:
+            try:
+                found[step.resource] = self._alive(step)
+            except RepositoryDamaged as error:
+                report.problems.append(str(error))
+                report.leave([step.resource], UNKNOWN)
+        steps = [step for step in steps if step.resource in found]
         intents: list[ResourceClaim] = []
         with self._parts.ledger.lock:
             held = held_by(self._parts.ledger, self._parts.clock.now_millis())
@@ -185,27 +193,39 @@ class Executor:
                     continue  # what lives in it may not read back: whoever mends it wants the file as it was
                 if not entry.claim.sealed or entry.has_intent or held.refuses(self._parts.ledger, entry, step.action):
                     continue
-                intent = self._derive(step, entry, found.get(step.resource))
+                intent = self._derive(step, entry, found[step.resource])
                 # Under the same hold of the lock: from here on no pin of dead bytes, and no other run, comes between.
                 if intent is not None and self._parts.ledger.take({step.resource}):
                     intents.append(intent)
+        report.skipped += len(steps) - len(intents)
         return intents
 
-    def _derive(self, step: ReclamationStep, entry: ResourceEntry, liveness: Liveness | None) -> ResourceClaim | None:
+    def _alive(self, step: ReclamationStep) -> _Alive:
+        """What is in use of a file that is to be changed in place: its claims, for no total authorises that.
+
+        RepositoryDamaged where nobody can say.
+        """
+        if step.action == Action.PUNCH:
+            return self._parts.scanner.examine(step.resource)
+        return self._parts.scanner.residents(step.resource) if step.action == Action.TRUNCATE else None
+
+    def _derive(self, step: ReclamationStep, entry: ResourceEntry, alive: _Alive) -> ResourceClaim | None:
         """The intent of one step by what is in use now; None if nothing is left of it."""
         length, holes = entry.claim.length, b""
         is_free = entry.is_free if entry.relocation is not None else is_unused(self._parts.ledger, entry)
         if step.action == Action.TRUNCATE:
             # At most what was planned, and never below what lives now: a replay may have pinned a dead claim
             # meanwhile.
-            length = max(step.length, end_in_use(self._parts.ledger, entry))
+            known = alive if isinstance(alive, KnownResidents) and alive.version == entry.version else None
+            end = end_in_use(self._parts.ledger, entry, None if known is None else known.end)
+            length = max(step.length, end)
             if length >= entry.claim.length or is_free:
                 return None
         elif step.action == Action.PUNCH:
             # Swap files were read without the lock, and a claim may have come back from one of them since then.
-            if liveness is None or is_free or not covers(self._parts.ledger, entry, liveness):
+            if not isinstance(alive, Liveness) or is_free or not covers(self._parts.ledger, entry, alive):
                 return None
-            dead = liveness.dead_runs(entry.claim.length, entry.claim.holes)
+            dead = alive.dead_runs(entry.claim.length, entry.claim.holes)
             # Blocks only: of a part of one the filesystem gives nothing back, and zeroes it all the same.
             holes = pack_ranges(hole for hole in map(whole_blocks, _common(step.holes, dead)) if hole.length)
             if not holes:

@@ -4,20 +4,28 @@ Resident claims and pins come from the ledger, swapped ones from the claim table
 the file, and all of them through the relocations that lead into it. Nothing dead comes back to life, so what is found
 here may shrink afterwards but never grow, but for claims that change between memory and swap files: `covers` sees to
 those, under the ledger's lock.
+
+    lock: versions, totals | claims, swap files | lock: versions | ... | lock: `covers`, the change is promised
+
+Totals have chosen the file, and authorise nothing: where its claims do not add up to them nobody can say what is dead,
+and the file is left as it is.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ullage.engine.byteranges import ByteRange, find_move, gaps, merged, unpack_ranges, without
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births
-from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.ledger.resources import Residents, ResourceEntry
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.model import ContentClaim, Relocation
 from ullage.errors import RepositoryDamaged
+
+TRIES = 3
+"""Reads of a file's claims without the ledger's lock, after which it is held for one."""
 
 TABLES_KEPT = 64
 """Claim tables of swap files kept in memory: some 60 MB, and a run over a swapped queue reads each file once."""
@@ -32,12 +40,14 @@ class Survivor(NamedTuple):
 
 class Liveness(NamedTuple):
     """The base claims in use in one file, by offset. `births` are the resource claims that they belong to, with the
-    offsets of the claims there; `swaps` the swap files that were read for it.
+    offsets of the claims there; `swaps` the swap files that were read for it. While the entries of the births have
+    these `versions`, it is exact.
     """
 
     survivors: tuple[Survivor, ...]
     births: Mapping[int, set[int]]
     swaps: frozenset[str]
+    versions: Mapping[int, int]
 
     @property
     def live_bytes(self) -> int:
@@ -48,6 +58,24 @@ class Liveness(NamedTuple):
         live = merged(ByteRange(survivor.offset, survivor.claim.length) for survivor in self.survivors)
         known = merged(unpack_ranges(holes))
         return [rest for gap in gaps(live, length) for rest in without(gap, known)]
+
+
+class _Look(NamedTuple):
+    """A resource claim under the ledger's lock, before its claims are read without it."""
+
+    entry: ResourceEntry
+    version: int
+    live_bytes: int
+    relocation: Relocation | None
+    swaps: frozenset[str]
+    pinned: tuple[ContentClaim, ...]
+
+
+class KnownResidents(NamedTuple):
+    """Where the last of a resource claim's resident claims ended at a version of its entry."""
+
+    version: int
+    end: int
 
 
 class LivenessScanner:
@@ -62,37 +90,54 @@ class LivenessScanner:
     def examine(self, index: int) -> Liveness | None:
         """The liveness of a resource claim's file; None if there is none any more.
 
-        RepositoryDamaged if a swap file cannot be read: then nobody can say what is dead.
+        RepositoryDamaged if a swap file cannot be read, or claims do not add up to what is kept as their total: then
+        nobody can say what is dead.
         """
         tables: dict[str, dict[int, list[ContentClaim]]] = {}
+        tries = 0
         while True:
-            claims: dict[int, list[ContentClaim]] = {}
-            relocations: dict[int, Relocation | None] = {}
-            names: set[str] = set()
             with self._ledger.lock:
-                entry = self._ledger.entry(index)
-                if entry is None:
+                looks = self._looks(index)
+                if looks is None:
                     return None
-                for birth in births(self._ledger, entry):
-                    claims[birth.claim.index] = _resident(birth)
-                    relocations[birth.claim.index] = birth.relocation
-                    names.update(birth.swapped or ())
+                # Where commits do not let up, the copy costs them a moment.
+                held = [each.entry.residents() for each in looks] if tries == TRIES else None
+            names = frozenset(name for each in looks for name in each.swaps)
             # Read without the lock, which a system call must not hold; then looked at again, since FlowFiles may have
             # moved.
-            unread = names - tables.keys()
-            if not unread:
-                break
-            for name in unread:
-                tables[name] = self._table(name)
-        for name in names:
-            for resource, held in tables[name].items():
-                if resource in claims:
-                    claims[resource].extend(held)
-        ordered = _in_order(claims, relocations)
-        offsets: dict[int, set[int]] = {resource: set() for resource in claims}
-        for _, claim in ordered:
-            offsets[claim.resource].add(claim.offset)
-        return Liveness(ordered, offsets, frozenset(names))
+            if unread := names - tables.keys():
+                tables |= {name: self._table(name) for name in unread}
+                continue
+            if held is None:
+                held = [each.entry.residents() for each in looks]
+                with self._ledger.lock:
+                    is_same = looks == self._looks(index)
+                if not is_same:
+                    tries += 1
+                    continue
+            return _liveness(looks, held, {name: tables[name] for name in names})
+
+    def residents(self, index: int) -> KnownResidents | None:
+        """What lives in memory of a resource claim's own claims, in whatever file they lie; None if there is none.
+
+        RepositoryDamaged where they do not add up to their total.
+        """
+        entry = self._ledger.entry(index)
+        if entry is None:
+            return None
+        with self._ledger.lock:
+            look = _look(entry)
+        found = entry.residents()
+        with self._ledger.lock:
+            if look.version != entry.version:
+                look, found = _look(entry), entry.residents()
+        _require_total(look, found)
+        return KnownResidents(look.version, found.end)
+
+    def _looks(self, index: int) -> list[_Look] | None:
+        """Called under the ledger's lock."""
+        entry = self._ledger.entry(index)
+        return None if entry is None else [_look(birth) for birth in births(self._ledger, entry)]
 
     def examine_if_known(self, index: int) -> Liveness | None:
         """The same; None too where a swap file cannot be read, which a rewrite reports and `check` finds."""
@@ -129,17 +174,47 @@ def covers(ledger: Ledger, entry: ResourceEntry, liveness: Liveness) -> bool:
     """Whether the liveness still names every base claim in use; called under the ledger's lock."""
     return all(
         (covered := liveness.births.get(birth.claim.index)) is not None
-        and birth.live.keys() <= covered
-        and (birth.pins or {}).keys() <= covered
-        and liveness.swaps.issuperset(birth.swapped or ())
+        and (
+            liveness.versions[birth.claim.index] == birth.version
+            or (birth.is_within(covered) and liveness.swaps.issuperset(birth.swapped or ()))
+        )
         for birth in births(ledger, entry)
     )
 
 
-def _resident(entry: ResourceEntry) -> list[ContentClaim]:
-    claims = list(entry.live.values())
-    claims.extend(pin.claim for offset, pin in (entry.pins or {}).items() if offset not in entry.live)
-    return claims
+def _look(entry: ResourceEntry) -> _Look:
+    pinned = tuple([pin.claim for pin in (entry.pins or {}).values()])
+    return _Look(entry, entry.version, entry.live_bytes, entry.relocation, frozenset(entry.swapped or ()), pinned)
+
+
+def _require_total(look: _Look, found: Residents) -> None:
+    if found.bytes != look.live_bytes:
+        raise RepositoryDamaged(
+            f"resource claim {look.entry.claim.index}: claims of {found.bytes} bytes are known to be in use, and "
+            f"{look.live_bytes} is what is kept as their total: `ullage check` tells more"
+        )
+
+
+def _liveness(
+    looks: Sequence[_Look], held: Sequence[Residents], tables: Mapping[str, Mapping[int, list[ContentClaim]]]
+) -> Liveness:
+    claims: dict[int, list[ContentClaim]] = {}
+    for look, found in zip(looks, held, strict=True):
+        _require_total(look, found)
+        index = look.entry.claim.index
+        claims[index] = [*found.claims, *look.pinned]
+        for table in tables.values():
+            claims[index] += table.get(index, ())
+    ordered = _in_order(claims, {look.entry.claim.index: look.relocation for look in looks})
+    offsets: dict[int, set[int]] = {index: set() for index in claims}
+    for _, claim in ordered:
+        offsets[claim.resource].add(claim.offset)
+    for look, found in zip(looks, held, strict=True):
+        index = look.entry.claim.index
+        if lost := {claim.offset for claim in (*found.claims, *look.pinned)} - offsets[index]:
+            raise RepositoryDamaged(f"resource claim {index} was moved, and its content at offset {min(lost)} was not")
+    versions = {look.entry.claim.index: look.version for look in looks}
+    return Liveness(ordered, offsets, frozenset(tables), versions)
 
 
 def _in_order(

@@ -23,7 +23,7 @@ from ullage.engine.ledger.placement import births, held_by, is_unused
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import Action, Operation, Relocation, ResourceClaim, ResourceClaimGone
 from ullage.engine.reclaim.copying import OutputWriter, Revoked, RewriteSource, copy_source
-from ullage.engine.reclaim.execute import Executor, ReclamationParts, intent_of
+from ullage.engine.reclaim.execute import UNKNOWN, Executor, ReclamationParts, intent_of
 from ullage.engine.reclaim.liveness import Liveness, Survivor, covers
 from ullage.engine.reclaim.pacing import RunTicket, TokenBucket
 from ullage.engine.reclaim.plan import ReclamationStep
@@ -122,7 +122,7 @@ class Rewriter:
                 liveness = self._parts.scanner.examine(step.resource)
             except RepositoryDamaged as error:
                 report.problems.append(str(error))
-                report.leave([step.resource], "a swap file that may refer to it cannot be read")
+                report.leave([step.resource], UNKNOWN)
                 continue
             count = _moves_of(liveness.survivors) if liveness is not None else 0
             # What does not fit stays a source of its own: a later plan takes it with others.

@@ -1,6 +1,7 @@
 """What the disk holds, live and dead: read from the ledger's totals, without opening a file.
 
-Exact ends are worked out only where there is enough dead space to matter. Figures are `gc=False`: the collector would
+What is alive is known in sum, and as a bound of how far it reaches; which bytes of a file are, whoever changes it finds
+out. Figures are `gc=False`: the collector would
 stop all threads to look at hundreds of thousands of them, over and over.
 """
 
@@ -12,7 +13,7 @@ import msgspec
 from ullage.engine.byteranges import ByteRange, allocated_bytes, pack_ranges, unpack_ranges
 from ullage.engine.content.containers import HERE, Usage, VolumeCondition
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.placement import births, end_in_use
+from ullage.engine.ledger.placement import births, end_bound
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import Action, Lifetime, ResourceClaim
 
@@ -20,9 +21,10 @@ from ullage.engine.model import Action, Lifetime, ResourceClaim
 class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
     """One resource claim's file, with all that lies in it: of an output also what rewrites moved there.
 
-    `end_in_use` is the end of the last live or pinned base claim. `allocated_bytes` is what the file takes on disk: its
-    whole blocks without its `holes`. `output` is above 0 where a rewrite has moved everything away: then there is no
-    file, and only `is_free` still says something. `dead_runs` are known for files that are worth a look.
+    `end_in_use` is where the last live or pinned base claim ends, or ended when something died while it was looked for.
+    `allocated_bytes` is what the file takes on disk: its whole blocks without its `holes`. `output` is above 0 where a
+    rewrite has moved everything away: then there is no file, and only `is_free` still says something. `dead_runs` are
+    known for files that are worth a look.
     """
 
     resource: int
@@ -174,7 +176,7 @@ def figures_of(ledger: Ledger, entry: ResourceEntry, lengths: Mapping[int, int])
         claim.container,
         length,
         live_bytes,
-        length if is_full else end_in_use(ledger, entry),
+        length if is_full else end_bound(ledger, entry),
         sum(birth.claimants for birth in found),
         claim.generation,
         claim.sealed,

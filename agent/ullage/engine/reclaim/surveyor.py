@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ullage.engine.content.containers import Container
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.placement import births
+from ullage.engine.ledger.placement import births, settle_bound
 from ullage.engine.ledger.state import SHARDS
 from ullage.engine.model import ContentClaim, FlowFileRecord, ResourceClaim
 from ullage.engine.reclaim.survey import ContainerFigures, ContainerTotals, ResourceFigures, SpaceSurvey, figures_of
@@ -67,6 +67,7 @@ class Surveyor:
     def figures(self, indexes: Iterable[int], lengths: Mapping[int, int]) -> Iterator[ResourceFigures]:
         """The figures of these resource claims, where they are there: each of its own moment, and worked out anew."""
         for index in indexes:
+            self._settle_bound(index)
             with self._ledger.lock:
                 entry = self._ledger.entry(index)
                 found = None if entry is None else figures_of(self._ledger, entry, lengths)
@@ -121,7 +122,13 @@ class Surveyor:
             raise
         self._open = frozenset(lengths)
 
+    def _settle_bound(self, index: int) -> None:
+        entry = self._ledger.entry(index)
+        if entry is not None:
+            settle_bound(self._ledger, entry)
+
     def _look_at(self, index: int, lengths: Mapping[int, int]) -> None:
+        self._settle_bound(index)
         with self._ledger.lock:
             now, tombstoned = self._known_of(index, lengths), self._tombstones_of(index)
         shard = self._kept[index % SHARDS]
@@ -159,7 +166,7 @@ class Surveyor:
                     number, deleted = holders.get(record.claim, (0, 0))
                     holders[record.claim] = number + 1, max(deleted, record.deleted_millis)
             for claim, (number, deleted) in holders.items():
-                if claim.offset in birth.live and (birth.shared or {}).get(claim.offset, 1) == number:
+                if birth.claimants_of(claim.offset) == number:
                     count, last = count + claim.length, max(last, deleted)
         return count, last
 
