@@ -102,11 +102,14 @@ def plain_loop(fleet: Fleet, rows: pa.Table, group_bytes: int = 0) -> None:
             os.close(descriptor)
 
 
-def in_task(fleet: Fleet, rows: pa.Table) -> None:
-    """What a task does with the rows that Spark gives it, here and without Spark."""
+def opener_of(fleet: Fleet) -> Opener:
+    """What the driver sends to each task."""
     settings = SourceOptions.of(as_options({"endpoint": fleet.endpoint}))
-    nodes = {node.name: node for node in discover(settings)}
-    opener = Opener(settings, nodes, ContentUse(pickled(count_bytes)))
+    return Opener(settings, {node.name: node for node in discover(settings)}, ContentUse(pickled(count_bytes)))
+
+
+def in_task(opener: Opener, rows: pa.Table) -> None:
+    """What a task does with the rows that Spark gives it, here and without Spark."""
     for _ in opener.run(iter(rows.to_batches(max_chunksize=GROUP_ROWS))):
         continue
 
@@ -163,7 +166,8 @@ def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Siz
             addresses = rows.toArrow()
             found.loop = measured(lambda: plain_loop(fleet, addresses))
             found.grouping_loop = measured(lambda: plain_loop(fleet, addresses, GROUP_BYTES))
-            found.path = measured(lambda: in_task(fleet, addresses))
+            opener = opener_of(fleet)
+            found.path = measured(lambda: in_task(opener, addresses))
         found.parquet_read = measured(lambda: noop(spark.read.parquet(parquet)))
     return found
 

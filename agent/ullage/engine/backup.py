@@ -6,7 +6,8 @@
 
 Bytes that the ledger names never change, so only the moment needs care: the checkpoint's snapshot says what belongs
 to it, and nothing is given back until that is copied. Files of a backup are never written again: a resource claim
-whose generation or length differs gets another file.
+whose generation, length or holes differ gets another file, and so does an event file with another checksum: the
+volume may have been put back as it was, and numbers are used again then.
 """
 
 import os
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 
 import msgspec
+from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
 from ullage.engine.backupcontent import ContentGatherer, copy_file, crc_of
@@ -270,7 +272,7 @@ class Backup:
             (
                 store.event_files.path(file),
                 BackupFile(
-                    path=os.path.join(PROVENANCE, file.name),
+                    path=os.path.join(PROVENANCE, f"{file.name}-{file.crc:08x}"),
                     length=file.bytes,
                     crc=0,
                     name=file.name,
@@ -302,7 +304,7 @@ class Backup:
             if claim.intent == Action.DELETE and not self._files.exists(path):
                 continue
             length = named.length_of(claim)
-            kept_as = f"{claim.name}-{claim.generation}-{length}"
+            kept_as = f"{claim.name}-{claim.generation}-{length}{_marks(claim)}"
             file = BackupFile(
                 path=os.path.join(CONTENT, claim.container, kept_as),
                 length=length,
@@ -445,6 +447,14 @@ def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> B
     if foreign := [name for name in files.list_directory(destination) if name not in ours]:
         raise DirectoryNotEmpty(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
     return None
+
+
+def _marks(claim: ResourceClaim) -> str:
+    """What tells the file from one of the same generation and length with other holes. Generations are counted, so a
+    volume that is put back as it was, and goes on with another history, has both: what the one punched the other reads.
+    """
+    holes = (claim.holes, claim.intent_holes)
+    return f"-holes-{crc32c(holes[1], crc32c(holes[0])):08x}" if any(holes) else ""
 
 
 def _found(files: Files, destination: str) -> Iterator[str]:
