@@ -345,3 +345,30 @@ def test_a_flowfile_with_more_attributes_than_one_may_have_is_refused_at_each_wa
         (found,) = session.get_many("in")
 
         assert most.items() <= found.attributes.items()
+
+
+def test_what_is_compared_is_named_once(repository: Repository) -> None:
+    """A parent, or what is merged: ten thousand times the same one would be compared as often."""
+    with repository.session() as session:
+        one, other = (session.write(session.create(), text) for text in (b"1", b"2"))
+        for refused in (lambda: session.create([one, other, one]), lambda: session.merge([one, other, one])):
+            with pytest.raises(InvalidArgument, match="twice"):
+                refused()
+
+        assert session.read(session.merge([one, other])).read() == b"12"
+
+
+def test_flowfiles_are_found_by_what_they_are_called_without_having_been_named(repository: Repository) -> None:
+    """Core attributes follow from the record where nobody set them; part of a value is no value."""
+    filled(repository, b"1", b"2")
+    with repository.session() as session:
+        first, second = session.get_many("in")
+        session.transfer(session.put_attributes(first, {"kind": "ab"}), "in")
+        session.transfer(session.put_attributes(second, {"a": "kind"}), "in")
+        session.commit()
+
+        assert session.get_many("in", attributes={"kind": "a"}) == []
+        assert [one.id for one in session.get_many("in", attributes={"filename": second.id, "path": "./"})] == [
+            second.id
+        ]
+        assert [one.id for one in session.get_many("in", attributes={"kind": "ab", "uuid": first.id})] == [first.id]

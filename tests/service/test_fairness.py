@@ -22,6 +22,7 @@ from ullage.wire import operations
 from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.fairness import (
     LITTLE,
+    LONG_MAX,
     PAUSE_SECONDS_MAX,
     PAUSE_TIMES,
     RECENT_SECONDS,
@@ -157,6 +158,20 @@ def test_what_waits_for_room_does_not_stop_what_makes_room() -> None:
 
     assert at_work(writers) == [True] * LITTLE + [False] * (9 - LITTLE)
     assert at_work(others) == [True, False]
+
+
+def test_not_everything_that_takes_long_lets_others_begin() -> None:
+    """Some that wait for something, and not any number that work on much: else they have every thread in the end."""
+    story = Story()
+    story.want(GOOD)
+    greedy = story.want(GREEDY, 3 * LONG_MAX)
+    for _ in greedy:
+        story.passes(2.0)
+        story.end(*story.want(GOOD))
+        story.want(GREEDY)
+        story.turns.look()
+
+    assert at_work(greedy).count(True) == LONG_MAX + 1
 
 
 def test_a_minute_after_the_others_have_gone_one_has_everything() -> None:

@@ -18,6 +18,7 @@ from ullage_agent.service.limits import Limits
 
 MB = 1_000_000
 
+KEY = {"Idempotency-Key": "one"}
 FOREIGN = b"GET /v1/state HTTP/1.1\r\nHost: evil.example\r\n\r\n"
 """Refused at once, by the event loop itself."""
 
@@ -97,7 +98,7 @@ def test_answers_that_nobody_takes_have_room_or_are_not_made(running: Running) -
 
 
 def test_a_list_waits_for_room_and_what_is_done_is_answered(running: Running) -> None:
-    """A list is made again when there is room. What a poll has taken is not refused, and counts beyond all bounds."""
+    """A list is made when there is room. What a poll has taken is told when there is, to who asks with the key."""
     item = {"content": "", "attributes": {"text": "t" * 100_000}}
     for path in ("/v1/handles/batch", "/v1/queues/in/batch"):
         assert running.client.post(path, json={"items": [item]}).status_code == 201
@@ -107,12 +108,14 @@ def test_a_list_waits_for_room_and_what_is_done_is_answered(running: Running) ->
     with budget.take(ANONYMOUS, 40 * MB - 10_000):
         lists = [running.client.get(path) for path in ("/v1/handles", "/v1/queues/in/flowfiles")]
         small = running.client.get("/v1/queues")
-        polled = running.client.post("/v1/queues/in/poll", json={"count": 1})
+        polled = [running.client.post("/v1/queues/in/poll", json={"count": 1}, headers=KEY)]
+    polled.append(running.client.post("/v1/queues/in/poll", json={"count": 1}, headers=KEY))
     listed = running.client.get("/v1/handles")
 
     assert [each.json()["slug"] for each in lists] == ["busy", "busy"]
     assert (small.status_code, listed.status_code) == (200, 200)
-    assert (polled.status_code, len(polled.json()["flow_files"])) == (201, 1)
+    assert [each.status_code for each in polled] == [503, 201]
+    assert len(polled[1].json()["flow_files"]) == 1
     until(lambda: budget._total == 0, "the room of all answers to be given back")
 
 

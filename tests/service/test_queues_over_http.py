@@ -3,11 +3,15 @@
 from pathlib import Path
 from unittest.mock import Mock
 
+import httpx
 import pytest
 
 from tests.service.running import Running, document_at
 from ullage.contract import Quantity, QueueDefaults
-from ullage_agent.service.limits import Limits
+from ullage.engine import documents
+from ullage_agent.service.access import ANONYMOUS
+from ullage_agent.service.http import served
+from ullage_agent.service.limits import MIB, Limits
 
 
 def test_what_is_polled_is_settled_with_one_request(running: Running) -> None:
@@ -66,18 +70,82 @@ def test_sessions_are_bounded(tmp_path: Path) -> None:
         assert answers[2].headers["retry-after"]
 
 
-def test_a_large_session_is_shown_in_turns(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are at work in between: the whole of it takes seconds, and each of many requests of one may ask for it."""
-    texts = [f"{number}" * 700_000 for number in range(5)]
+@pytest.fixture
+def turns(running: Running, monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Counts turns; one lasts for one step."""
+    counting = Mock(wraps=running.server.turns.of)
+    monkeypatch.setattr(running.server.turns, "of", counting)
+    monkeypatch.setattr(served, "STEP_SECONDS", 0)
+    return counting
+
+
+def test_large_answers_and_many_changes_are_made_in_turns(running: Running, turns: Mock) -> None:
+    """Others are at work in between: the whole takes seconds, and each of many requests of one may ask for it."""
+    texts = [f"{number}" * 30_000 for number in range(9)]
     items = [{"content": "", "attributes": {"text": text}} for text in texts]
     assert running.client.post("/v1/queues/in/batch", json={"items": items}).status_code == 201
     id = running.client.post("/v1/sessions", json={}).json()["session"]
-    polled = running.client.post(f"/v1/sessions/{id}/poll", json={"queue": "in", "count": 9}).json()
-    turns = Mock(wraps=running.server.turns.of)
-    monkeypatch.setattr(running.server.turns, "of", turns)
 
-    shown = running.client.get(f"/v1/sessions/{id}").json()["flow_files"]
+    def took(method: str, path: str, body: object = None) -> tuple[object, int]:
+        before = turns.call_count
+        answer = running.client.request(method, path, json=body)
+        assert answer.status_code < 300
+        return answer.json(), turns.call_count - before
 
-    assert turns.call_count >= 4
-    assert shown == polled
-    assert [each["attributes"]["text"] for each in shown] == texts
+    listed, list_turns = took("GET", "/v1/queues/in/flowfiles")
+    polled, poll_turns = took("POST", f"/v1/sessions/{id}/poll", {"queue": "in", "count": 9})
+    ids = [each["id"] for each in polled]
+    _, change_turns = took(
+        "POST", f"/v1/sessions/{id}/changes", {"changes": [{"ids": ids, "set_attributes": {"a": ""}}]}
+    )
+    shown, show_turns = took("GET", f"/v1/sessions/{id}")
+    settle = {"changes": [{"ids": ids, "remove_attributes": ["a"]}], "rest_to": "out"}
+    _, commit_turns = took("POST", f"/v1/sessions/{id}/commit", settle)
+    events, event_turns = took("GET", "/v1/provenance/events?limit=9")
+
+    assert min(list_turns, poll_turns, change_turns, show_turns, commit_turns, event_turns) > 9
+    assert listed == polled
+    assert [each["attributes"]["text"] for each in shown["flow_files"]] == texts
+    assert len(events["events"]) == 9
+
+
+def test_no_answer_is_made_before_it_has_room(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty that were made first took gigabytes. What was done is told when there is room, to who asks with the key."""
+    limits = Limits(decoded_seconds=0.05, decoded_bytes=MIB, decoded_bytes_each=MIB)
+    monkeypatch.setattr(running.server.budget, "_limits", limits)
+    text = {"attributes": {"text": "t" * 100_000}}
+    running.client.post("/v1/queues/in/batch", json={"items": [{"content": "", **text}] * 2})
+    made = [Mock(wraps=make) for make in (documents.flow_file, documents.event)]
+    monkeypatch.setattr(documents, "flow_file", made[0])
+    monkeypatch.setattr(documents, "event", made[1])
+    key, second, third = ({"Idempotency-Key": each} for each in ("one", "two", "three"))
+    id = running.client.post("/v1/sessions", json={}, headers=key).json()["session"]
+
+    def ask() -> list[httpx.Response]:
+        return [
+            running.client.post(f"/v1/sessions/{id}/poll", json={"queue": "in"}, headers=second),
+            running.client.post("/v1/queues/in/poll", json={}, headers=third),
+            running.client.post("/v1/sessions", json={}, headers=key),
+            running.client.get(f"/v1/sessions/{id}"),
+            running.client.get("/v1/provenance/events"),
+        ]
+
+    with running.server.budget.take(ANONYMOUS, MIB - 10_000):
+        refused = ask()
+        assert [each.called for each in made] == [False, False]
+    told = ask()
+
+    assert [(each.status_code, each.json()["slug"]) for each in refused] == [(503, "busy")] * 5
+    assert [each.status_code for each in told] == [201, 201, 201, 200, 200]
+    (polled,), (other,) = told[0].json(), told[1].json()["flow_files"]
+    assert polled["id"] != other["id"]
+    assert told[2].json()["flow_files"] == told[3].json()["flow_files"] == [polled]
+
+
+def test_who_extends_a_session_without_a_time_has_its_own_again(running: Running) -> None:
+    """And not that of a session that is begun without one."""
+    id = running.client.post("/v1/sessions", json={"visibility_seconds": 300}).json()["session"]
+
+    assert running.client.post(f"/v1/sessions/{id}/extend", json={}).status_code == 200
+
+    assert running.client.get(f"/v1/sessions/{id}").json()["visibility_seconds"] == 300

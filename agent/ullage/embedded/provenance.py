@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
 
 from ullage.contract import QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, known_crc
 from ullage.embedded.deleted import Deleted
 from ullage.embedded.once import Operations, nothing_else
+from ullage.embedded.rows import Rows, event_rows
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.model import NO_CONTENT, FlowFileRecord
@@ -31,8 +35,15 @@ class EmbeddedProvenance(Provenance):
         self._acting = acting
 
     def search(self, query: EventQuery | None = None) -> EventPage:
+        return _whole(self.search_rows(query))
+
+    def search_rows(self, query: EventQuery | None = None) -> tuple[EventPage, Rows[Event]]:
+        """What a search finds: the page without its events, and these, of which each document is made when it is asked
+        for.
+        """
         self._require_readable()
-        return documents.event_page(self._history.query(checked_query(query)))
+        found = self._history.query(checked_query(query))
+        return documents.event_page(found), event_rows(found.events)
 
     def event(self, event: str | int) -> Event:
         return documents.event(self.found(event))
@@ -44,6 +55,12 @@ class EmbeddedProvenance(Provenance):
         return self._history.content(self._seen(event), before=previous, start=start, size=size)
 
     def lineage(self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000) -> Lineage:
+        return _whole(self.lineage_rows(flow_file, way=way, depth=depth, limit=limit))
+
+    def lineage_rows(
+        self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000
+    ) -> tuple[Lineage, Rows[Event]]:
+        """The same for a lineage."""
         self._require_readable()
         direction, depth, limit = lineage_bounds(way, depth, limit)
         flow_file = checked_text(flow_file, "a FlowFile's id")
@@ -51,7 +68,7 @@ class EmbeddedProvenance(Provenance):
             found = self._history.lineage(flow_file, way=direction, depth=depth, events_max=limit)
         except ValueError as error:
             raise InvalidArgument(str(error)) from error
-        return documents.lineage_graph(found)
+        return documents.lineage_graph(found), event_rows(found.events)
 
     def replayability(self, event: str | int, queue: str = "") -> Replayability:
         refusal = self._history.refusal(self._seen(event), checked_text(queue, "a queue's name"))
@@ -103,3 +120,11 @@ class EmbeddedProvenance(Provenance):
 
     def _require_readable(self) -> None:
         self._acting.require_everywhere(QueueUse.READ, "provenance")
+
+
+P = TypeVar("P", EventPage, Lineage)
+
+
+def _whole(found: tuple[P, Rows[Event]]) -> P:
+    page, rows = found
+    return msgspec.structs.replace(page, events=list(rows))

@@ -9,6 +9,7 @@ from ullage.contract import FEED_PREFIX, NO_QUEUE, QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
+from ullage.embedded.rows import Rows, flow_file_rows
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.flowfile.manager import QueueManager
@@ -75,11 +76,15 @@ class EmbeddedQueues(Queues):
         self._engine.queues.remove(name, also)
 
     def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
+        return list(self.rows(name, limit, skip))
+
+    def rows(self, name: str, limit: int = 100, skip: int = 0) -> Rows[FlowFile]:
+        """`flow_files`, of which each document is made when it is asked for."""
         checked_number(limit, "limit", 1, LISTED_MAX)
         checked_number(skip, "skip", 0)
         queue = self._found(name, QueueUse.READ)
         records, _ = page(self._engine.flow_files.listed(queue, skip, limit), limit, record_bytes)
-        return list(map(documents.flow_file, records))
+        return flow_file_rows(records)
 
     def drop(
         self,

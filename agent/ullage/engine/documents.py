@@ -200,11 +200,9 @@ def event(found: ProvenanceEvent) -> Event:
 
 
 def event_page(page: Page) -> EventPage:
-    """What a search found."""
+    """What a search found, without the events, of which each may be large."""
     lost = [(lost.first_sequence, lost.events) for lost in page.lost]
-    return _document(
-        EventPage, page, events=list(map(event, page.events)), lost=lost, unreadable=_unreadable(page.unreadable)
-    )
+    return _document(EventPage, page, events=[], lost=lost, unreadable=_unreadable(page.unreadable))
 
 
 def _unreadable(found: Iterable[Unreadable]) -> list[UnreadableEvents]:
@@ -212,12 +210,12 @@ def _unreadable(found: Iterable[Unreadable]) -> list[UnreadableEvents]:
 
 
 def lineage_graph(found: LineageGraph) -> Lineage:
-    """What led to what."""
+    """What led to what, without the events."""
     unexpanded = [uuid.hex() for uuid in found.unexpanded]
     return _document(
         Lineage,
         found,
-        events=list(map(event, found.events)),
+        events=[],
         links=list(found.links),
         unexpanded=unexpanded,
         unreadable=_unreadable(found.unreadable),

@@ -48,6 +48,7 @@ unpack_attributes = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 NO_ATTRIBUTES = _pack({})
 
+CORE = ("uuid", "filename", "path")  # what a FlowFile has of itself, unless it was set
 NOT_INHERITED = ("alternate.identifier", "discard.reason")  # what says something of one FlowFile only
 
 

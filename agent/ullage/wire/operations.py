@@ -43,6 +43,7 @@ from ullage.wire.sessions import (
     CloneRequest,
     CommitRequest,
     CreateRequest,
+    ExtendRequest,
     ImportRequest,
     MergeRequest,
     PollRequest,
@@ -194,7 +195,7 @@ EXTEND_SESSION: Final = Operation(
     "POST /v1/sessions/{session}/extend",
     ActionResult,
     DELETING,
-    body=SessionRequest,
+    body=ExtendRequest,
     is_repeatable=True,
 )
 """Begin the visibility time of a session anew, as a heartbeat."""

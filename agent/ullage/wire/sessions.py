@@ -15,7 +15,7 @@ Ids = Annotated[list[str], Meta(max_length=10_000)]
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A session to open, or to keep alive."""
+    """A session to open."""
 
     visibility_seconds: VisibilitySeconds = 30.0
     """How long it lasts without a heartbeat. Then it is rolled back."""
@@ -25,6 +25,13 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     component_type: Label = ""
     """What kind of component that is."""
+
+
+class ExtendRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session to keep alive."""
+
+    visibility_seconds: VisibilitySeconds | None = None
+    """How long it lasts from now on without a heartbeat; None: as long as before."""
 
 
 class PollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

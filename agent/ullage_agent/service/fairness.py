@@ -53,6 +53,11 @@ PAUSE_SECONDS_MAX: Final = 0.05
 took, and at least what a request costs before and after its turn.
 """
 
+LONG_MAX: Final = 4
+"""Of one principal's pieces of work that take longer than `turn_seconds` so many keep no others waiting. Some that wait
+for something, and not any number: forty that worked for a minute each had every thread, one after the other.
+"""
+
 Wake = Callable[[], object]
 
 Queue = tuple[str, bool]
@@ -243,10 +248,10 @@ class FairTurns:
         waiting, at_work = one.waiting[creates], one.at_work[creates]
         if not waiting:
             return
-        over = sum(1 for _ in takewhile(lambda piece: not self._is_counted(piece, now), at_work))
         is_paced = self._is_paced(name, one, now)
         room = self._few if is_paced else self._several if self.is_shared else sys.maxsize
-        for piece in list(waiting)[: max(0, room - len(at_work) + over)]:
+        over = sum(1 for _ in takewhile(lambda piece: not self._is_counted(piece, now), at_work))
+        for piece in list(waiting)[: max(0, room - len(at_work) + min(over, LONG_MAX))]:
             del waiting[piece]
             at_work[piece] = None
             piece.since = max(now, one.rested[creates]) if is_paced else now

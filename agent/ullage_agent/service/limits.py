@@ -161,8 +161,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     decoded_bytes: int = 1 << 30
     """What bodies that are decoded as a whole and messages of Flight come to, as they are decoded and worked on: four
-    of the largest at a time, some forty batches of 8 MiB. And answers of SMALL_BYTES or more, contents from before they
-    are read, and messages of streams, until they are taken: twelve of the largest.
+    of the largest at a time, some forty batches of 8 MiB. And answers of SMALL_BYTES or more, from before they are
+    made, and messages of streams, until they are taken: twelve of the largest.
     """
 
     decoded_bytes_each: int = 640 * MIB

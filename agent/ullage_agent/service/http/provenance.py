@@ -3,15 +3,18 @@
 from inspect import Parameter
 from typing import Annotated, Any, get_type_hints
 
+import msgspec
 from litestar.params import QueryParameter
 
 from ullage.embedded.content import ReadableContent
+from ullage.embedded.rows import Rows
 from ullage.enums import LineageDirection
 from ullage.wire import operations
 from ullage.wire.documents import GENERATIONS_MAX
-from ullage.wire.provenance import EventPage, EventQuery, Lineage, Replayability, ReplayResult
+from ullage.wire.provenance import Event, EventPage, EventQuery, Lineage, Replayability, ReplayResult
 from ullage_agent.service.http.bodies import pair_of
 from ullage_agent.service.http.resources import Asked, Page, answers, gives, serves
+from ullage_agent.service.http.rows import Answer
 
 Depth = Annotated[int, QueryParameter(ge=0, le=GENERATIONS_MAX)]
 
@@ -35,10 +38,10 @@ def search(
     related: list[str] | None = None,
     attribute: list[str] | None = None,
     **conditions: Any,
-) -> EventPage:
+) -> Answer:
     attributes = dict(map(pair_of, attribute or ()))
     query = EventQuery(types=type or [], related=related or [], attributes=attributes, **conditions)
-    return asked.repository.provenance.search(query)
+    return _with_events(*asked.repository.provenance.search_rows(query))
 
 
 @gives(operations.GET_EVENT_CONTENT, blocks=True)
@@ -59,8 +62,13 @@ def replay(asked: Asked) -> ReplayResult:
 @serves(operations.TRACE_LINEAGE)
 def lineage(
     asked: Asked, way: LineageDirection = LineageDirection.BOTH, depth: Depth = 100, limit: Page = 1_000
-) -> Lineage:
-    return asked.repository.provenance.lineage(asked["flow_file"], way=way, depth=depth, limit=limit)
+) -> Answer:
+    found = asked.repository.provenance.lineage_rows(asked["flow_file"], way=way, depth=depth, limit=limit)
+    return _with_events(*found)
+
+
+def _with_events(page: EventPage | Lineage, rows: Rows[Event]) -> Answer:
+    return Answer(rows, lambda encoded: msgspec.structs.replace(page, events=encoded))
 
 
 event = answers(operations.GET_EVENT, lambda asked: asked.repository.provenance.event(asked["event"]))

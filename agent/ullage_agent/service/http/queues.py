@@ -3,14 +3,14 @@
 import msgspec
 
 from ullage.embedded.content import QueuePut
-from ullage.embedded.session import EmbeddedSession
 from ullage.wire import operations
 from ullage.wire.content import StoredBatch, StoredFlowFile
-from ullage.wire.queues import DropResult, FlowFile, QueueStatus
+from ullage.wire.queues import DropResult, QueueStatus
 from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
 from ullage_agent.service.http.resources import Asked, Limit, Made, Position, acts, answers, serves
-from ullage_agent.service.http.sessions import status_of
+from ullage_agent.service.http.rows import Answer, as_they_are
+from ullage_agent.service.http.sessions import shown
 
 
 # What is in the queue, whoever asks again wants to know as it is.
@@ -21,8 +21,8 @@ def define(asked: Asked) -> QueueStatus:
 
 
 @serves(operations.LIST_FLOW_FILES)
-def list_flow_files(asked: Asked, limit: Limit = 100, skip: Position = 0) -> list[FlowFile]:
-    return asked.repository.queues.flow_files(asked["queue"], limit, skip)
+def list_flow_files(asked: Asked, limit: Limit = 100, skip: Position = 0) -> Answer:
+    return Answer(asked.repository.queues.rows(asked["queue"], limit, skip), as_they_are)
 
 
 @serves(operations.PUT_FLOW_FILE, once=True)
@@ -49,20 +49,15 @@ def put_batch(asked: Asked, force: bool = False) -> StoredBatch:
 
 
 @serves(operations.POLL_QUEUE)
-def poll(asked: Asked) -> Made:
+def poll(asked: Asked) -> Answer:
     asked.repository.queues.find(asked["queue"])
     sessions, key = asked.served.sessions, asked.key
     wish = SessionRequest(visibility_seconds=asked.data.visibility_seconds)
     with sessions.beginning(asked.principal, asked.repository, wish, key) as (lent, held):
-        if not lent.once(key, lambda: _taken(held, asked["queue"], asked.data.count)).ids:
+        if not lent.once(key, lambda: Made(b"", held.polled(asked["queue"], asked.data.count))).ids:
             lent.forget_answers()  # who got nothing may ask again
         sessions.extend(lent)
-    return status_of(lent)
-
-
-def _taken(held: EmbeddedSession, queue: str, count: int) -> Made:
-    held.polled(queue, count)
-    return Made(b"", held.unsettled())
+    return shown(lent)
 
 
 @serves(operations.DROP_FLOW_FILES, once=True)

@@ -7,7 +7,7 @@ out once, and a repeat gets the first answer; operations of sessions remember th
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Annotated, Any, Concatenate, Final, NamedTuple, TypeVar, get_origin
@@ -34,7 +34,7 @@ from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.budget import Grant
 from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
-from ullage_agent.service.http.rows import EncodedRows, with_encoded_rows
+from ullage_agent.service.http.rows import Answer, EncodedRows
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
 from ullage_agent.service.limits import SMALL_BYTES
 
@@ -99,6 +99,17 @@ class Asked:
         """The answer has so many bytes."""
         self.request.scope["state"]["room"].resize(size)
 
+    async def shown(self, answer: Answer) -> "Made":
+        """Make an answer when there is room for it. Of what has been done the answer may be refused, too: whoever
+        repeats the request with its key gets it.
+        """
+        await self.take_room(answer.room_bytes)
+        rows = EncodedRows()
+        await self.served.call_in_steps(rows.steps(answer.rows))
+        made = await self.served.call(Made.of_rows, answer, rows)
+        self.resize_room(made.size)
+        return made
+
     def has_room(self, size: int, *, reads: bool) -> bool:
         """Take room for an answer that is made, if there is any now. It may be made again if it only `reads`; of what
         has been done the answer stays, whatever it takes.
@@ -137,10 +148,17 @@ class Made(NamedTuple):
             return found
         if isinstance(found, Response):
             return cls(found, _ids_of(found))
-        if isinstance(found, list | Iterator):
-            rows = EncodedRows.of(found)
-            return cls(msgspec.json.encode(rows.encoded), rows.ids)
-        return cls(msgspec.json.encode(with_encoded_rows(found)), _ids_of(found))
+        if isinstance(found, Answer):
+            rows = EncodedRows()
+            for _ in rows.steps(found.rows):
+                pass
+            return cls.of_rows(found, rows)
+        return cls(msgspec.json.encode(found), _ids_of(found))
+
+    @classmethod
+    def of_rows(cls, answer: Answer, rows: EncodedRows) -> "Made":
+        """One whose rows are encoded."""
+        return cls(msgspec.json.encode(answer.wrap(rows.encoded)), rows.ids)
 
     @property
     def size(self) -> int:
@@ -153,7 +171,9 @@ class Made(NamedTuple):
         return NOTE_BYTES + self.size + NOTE_BYTES * len(self.ids)
 
 
-Work = Callable[Concatenate[Asked, ...], A | Made | Response[Any] | Coroutine[Any, Any, A | Made | Response[Any]]]
+Work = Callable[
+    Concatenate[Asked, ...], A | Made | Answer | Response[Any] | Coroutine[Any, Any, A | Made | Answer | Response[Any]]
+]
 
 
 def serves(
@@ -187,10 +207,11 @@ def serves(
                 arguments = {name: given[name] for name in names}
                 if is_coroutine:
                     under_way: Any = work(asked, **arguments)
-                    made = Made.of(await under_way)
+                    found = _made(await under_way)
                 else:
                     # Encoded in the thread that made it: what is large would keep all others waiting.
-                    made = await _in_room(asked, partial(call, lambda: Made.of(work(asked, **arguments))), reads=reads)
+                    found = await _in_room(asked, partial(call, lambda: _made(work(asked, **arguments))), reads=reads)
+                made = await asked.shown(found) if isinstance(found, Answer) else found
             asked.note_ids(made.ids)
             return json(made.answer, operation.status) if isinstance(made.answer, bytes) else made.answer
 
@@ -199,22 +220,28 @@ def serves(
     return made
 
 
-async def _in_room(asked: Asked, make: Callable[[], Awaitable[Made]], *, reads: bool) -> Made:
+def _made(found: object) -> Made | Answer:
+    """An answer; one that takes room is left to be made when there is some."""
+    return found if isinstance(found, Answer) and found.room_bytes >= SMALL_BYTES else Made.of(found)
+
+
+async def _in_room(asked: Asked, make: Callable[[], Awaitable[Made | Answer]], *, reads: bool) -> Made | Answer:
     """An answer with room for what it takes until it is sent. One that finds none is not kept meanwhile."""
     made = await make()
-    if made.size < SMALL_BYTES or asked.has_room(made.size, reads=reads):
+    if isinstance(made, Answer) or made.size < SMALL_BYTES or asked.has_room(made.size, reads=reads):
         return made
     size = made.size
     del made
     await asked.take_room(size)
     made = await make()
-    asked.resize_room(made.size)
+    if isinstance(made, Made):
+        asked.resize_room(made.size)
     return made
 
 
 def _ids_of(found: object) -> Sequence[str]:
     """The uuids of what was made, taken or read, of an answer."""
-    many = getattr(found, "flow_files", None)
+    many = found if isinstance(found, list) else getattr(found, "flow_files", None)
     if isinstance(many, list):
         return [each.id for each in many if hasattr(each, "id")]
     ids: Sequence[str] = getattr(found, "ids", ()) or [id for id in [getattr(found, "id", None)] if id]

@@ -5,8 +5,9 @@ threads of their own, so that removing and reading go on while writers wait.
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, Final, ParamSpec, TypeVar
@@ -48,6 +49,28 @@ ASKING: ContextVar[Principal] = ContextVar("asking", default=ANONYMOUS)
 
 OPEN: Final = {"is_open": True}
 """For resources that ask for no token."""
+
+
+STEP_SECONDS: Final = 0.02
+"""Of a request that takes long so much is done in one turn: some times what the interpreter leaves to one thread, and
+little beside the pauses between the turns of who has much to do.
+"""
+
+
+def _some_of(steps: Iterator[object]) -> bool:
+    """Take steps for STEP_SECONDS; whether that was all."""
+    end = time.monotonic() + STEP_SECONDS
+    return all(time.monotonic() < end for _ in steps)
+
+
+async def finished(work: Coroutine[Any, Any, T]) -> T:
+    """What it comes to; who gives up waits for its end all the same, since a thread is at it that cannot be stopped."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 class Served:
@@ -98,6 +121,14 @@ class Served:
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call what blocks for anything else, in turn."""
         return await self._in_turn(self._calling, lambda: function(*args, **kwargs), creates=False)
+
+    async def call_in_steps(self, steps: Iterator[object]) -> None:
+        """Take one step after the other, for STEP_SECONDS in each turn. Who gives up waits for the turn that is under
+        way: nothing else may work with what the steps work with.
+        """
+        is_over = False
+        while not is_over:
+            is_over = await finished(self.call(_some_of, steps))
 
     async def _in_turn(self, threads: ThreadPoolExecutor, work: Callable[[], T], *, creates: bool) -> T:
         principal = ASKING.get()

@@ -1,7 +1,7 @@
 """Remote sessions: FlowFiles held, changed and settled in one transaction. `/v1/sessions`."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -12,15 +12,14 @@ from ullage.errors import SessionMisuse
 from ullage.streams import ContentStream
 from ullage.wire import operations
 from ullage.wire.documents import ActionResult, LifetimeName
+from ullage.wire.queues import FlowFile
 from ullage.wire.sessions import ChangesRequest, FlowFileChange, SessionStatus
 from ullage_agent.service.http.bodies import attributes_of, checked_attributes, contents_of, store
 from ullage_agent.service.http.resources import Asked, Made, gives, lifetime_of, serves
-from ullage_agent.service.http.rows import EncodedRows
-from ullage_agent.service.limits import SMALL_BYTES, STEP_BYTES
+from ullage_agent.service.http.rows import Answer, as_they_are, the_only_one
+from ullage_agent.service.http.served import finished
+from ullage_agent.service.limits import STEP_BYTES
 from ullage_agent.service.sessions import Lent
-
-STATUS_TIMES: Final = 4
-"""What a session's FlowFiles take while they become an answer, as a multiple of what it holds: JSON, twice."""
 
 
 def _done(asked: Asked, work: Callable[[EmbeddedSession], object]) -> Made:
@@ -31,38 +30,46 @@ def _done(asked: Asked, work: Callable[[EmbeddedSession], object]) -> Made:
         return lent.once(asked.key, lambda: Made.of(work(held)))
 
 
-async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileContent]) -> Made:
+def _made(asked: Asked, make: Callable[[EmbeddedSession], FlowFile]) -> Answer:
+    """Make something of one FlowFile. A repeat with the key makes nothing, and gets the same one."""
+    return _taken(asked, lambda held: [make(held).id], the_only_one)
+
+
+def _taken(
+    asked: Asked, take: Callable[[EmbeddedSession], list[str]], wrap: Callable[[list[Any]], object] = as_they_are
+) -> Answer:
+    """Have FlowFiles come to the session. Which ones is remembered, and not what they are: the session has that."""
+    lent = _lent(asked)
+    with lent.using() as held:
+        asked.served.sessions.extend(lent)
+        ids = lent.once(asked.key, lambda: Made(b"", take(held))).ids
+        asked.note_ids(ids)
+        return Answer(held.rows(ids), wrap)
+
+
+async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileContent]) -> Answer:
     """Take the body as content. A repeat with the key gets the first answer; its body is not read."""
     lent, key = _lent(asked), asked.key
-    await asked.take_room(SMALL_BYTES)  # whoever does not take answers gets no more
     with lent.using() as held:
         asked.served.sessions.extend(lent)
         made: Made | None = lent.answers.get(key)
         if made is None:
 
             def finish(content: FlowFileContent) -> Made:
-                return lent.once(key, lambda: Made.of(content.commit()))
+                return lent.once(key, lambda: Made(b"", [content.commit().id]))
 
             made = await store(asked.request, lambda: begin(held), finish)
-    asked.resize_room(made.size)
-    return made
+        return Answer(held.rows(made.ids), the_only_one)
 
 
 @serves(operations.BEGIN_SESSION)
-def begin(asked: Asked) -> Made:
-    return status_of(asked.served.sessions.begin(asked.principal, asked.repository, asked.data, asked.key))
+def begin(asked: Asked) -> Answer:
+    return shown(asked.served.sessions.begin(asked.principal, asked.repository, asked.data, asked.key))
 
 
 @serves(operations.GET_SESSION)
-async def get(asked: Asked) -> Made:
-    lent = _lent(asked)
-    await asked.take_room(STATUS_TIMES * lent.session.packed_bytes())
-    rows, left = EncodedRows(), lent.session.flow_files()
-    while await asked.served.call(rows.take, left):
-        pass  # the next ones in a turn of their own: the whole of a large session takes seconds
-    answer = await asked.served.call(_status, lent, rows)
-    asked.resize_room(answer.size)
-    return answer
+def get(asked: Asked) -> Answer:
+    return shown(_lent(asked))
 
 
 @serves(operations.EXTEND_SESSION)
@@ -72,9 +79,9 @@ def extend(asked: Asked) -> ActionResult:
 
 
 @serves(operations.POLL_SESSION)
-def poll(asked: Asked) -> Made:
+def poll(asked: Asked) -> Answer:
     data = asked.data
-    return _done(asked, lambda held: held.polled(data.queue, data.count, data.attributes))
+    return _taken(asked, lambda held: held.polled(data.queue, data.count, data.attributes))
 
 
 @gives(operations.GET_FLOW_FILE)
@@ -90,18 +97,18 @@ def read(asked: Asked) -> ReadableContent:
 
 
 @serves(operations.STORE_FLOW_FILE)
-async def store_new(asked: Asked, parent: list[str] | None = None, lifetime: LifetimeName = "default") -> Made:
+async def store_new(asked: Asked, parent: list[str] | None = None, lifetime: LifetimeName = "default") -> Answer:
     attributes = attributes_of(asked.request)
     return await _written(asked, lambda held: held.begin(held.create(parent or (), attributes), lifetime_of(lifetime)))
 
 
 @serves(operations.WRITE_FLOW_FILE)
-async def write(asked: Asked, lifetime: LifetimeName = "default") -> Made:
+async def write(asked: Asked, lifetime: LifetimeName = "default") -> Answer:
     return await _written(asked, lambda held: held.begin(asked["id"], lifetime_of(lifetime)))
 
 
 @serves(operations.APPEND_FLOW_FILE)
-async def append(asked: Asked) -> Made:
+async def append(asked: Asked) -> Answer:
     return await _written(asked, lambda held: held.begin(asked["id"], appends=True))
 
 
@@ -112,61 +119,71 @@ def ingest(asked: Asked, queue: str, lifetime: LifetimeName = "default") -> Made
 
 
 @serves(operations.CREATE_FLOW_FILE)
-def create(asked: Asked) -> Made:
+def create(asked: Asked) -> Answer:
     parents, attributes = asked.data.parents, asked.data.attributes
-    return _done(asked, lambda held: held.create(parents, checked_attributes(attributes, STEP_BYTES)))
+    return _made(asked, lambda held: held.create(parents, checked_attributes(attributes, STEP_BYTES)))
 
 
 @serves(operations.CLONE_FLOW_FILE)
-def clone(asked: Asked) -> Made:
-    return _done(asked, lambda held: held.clone(asked["id"], asked.data.start, asked.data.size))
+def clone(asked: Asked) -> Answer:
+    return _made(asked, lambda held: held.clone(asked["id"], asked.data.start, asked.data.size))
 
 
 @serves(operations.SPLIT_FLOW_FILE)
-def split(asked: Asked) -> Made:
-    return _done(asked, lambda held: held.fragments(asked["id"], asked.data.sizes))
+def split(asked: Asked) -> Answer:
+    return _taken(asked, lambda held: held.fragments(asked["id"], asked.data.sizes))
 
 
 @serves(operations.IMPORT_HANDLE)
-def import_handle(asked: Asked) -> Made:
-    return _done(asked, lambda held: held.import_handle(asked.data.handle, asked.data.attributes))
+def import_handle(asked: Asked) -> Answer:
+    return _made(asked, lambda held: held.import_handle(asked.data.handle, asked.data.attributes))
 
 
 @serves(operations.MERGE_FLOW_FILES)
-def merge(asked: Asked) -> Made:
+def merge(asked: Asked) -> Answer:
     data = asked.data
     given = {"header": data.header, "demarcator": data.demarcator, "footer": data.footer}
-    return _done(asked, lambda held: held.merge(data.ids, **given))
+    return _made(asked, lambda held: held.merge(data.ids, **given))
 
 
 @serves(operations.CHANGE_FLOW_FILES)
-def change(asked: Asked) -> ActionResult:
-    _done(asked, lambda held: _apply(held, asked.data))
+async def change(asked: Asked) -> ActionResult:
+    lent, key = _lent(asked), asked.key
+    with lent.using() as held:
+        asked.served.sessions.extend(lent)
+        if key is None or key not in lent.answers:
+            await asked.served.call_in_steps(_apply(held, asked.data))
+            lent.once(key, lambda: Made(b"", ()))
     return ActionResult(id=asked["session"], state="open")
 
 
 # The session is its own idempotency key.
 @serves(operations.COMMIT_SESSION, once=True, key_of=lambda asked: asked.key or f"commit {asked['session']}")
-def commit(asked: Asked) -> ActionResult:
+async def commit(asked: Asked) -> ActionResult:
     """What can be refused comes first and changes nothing that a second commit could not say again; removals last."""
-    lent, data = _lent(asked), asked.data
-    answer = ActionResult(id=lent.id, state="committed")
+    lent = _lent(asked)
     with lent.using() as held:
-        _apply(held, data)
-        rest = held.unsettled() if data.rest_to is not None or data.removes_rest else []
-        asked.note_ids([*(id for change in data.changes for id in change.ids), *rest])
-        if data.rest_to is not None:
-            held.transfer(rest, data.rest_to)
-        else:
-            held.remove(rest)
-        try:
-            held.commit(asked.remember(answer))
-        except SessionMisuse:
-            raise
-        except BaseException:
-            asked.served.sessions.end(lent)
-            raise
+        await asked.served.call_in_steps(_apply(held, asked.data))
+        return await finished(asked.served.create(_commit, asked, lent, held))
+
+
+def _commit(asked: Asked, lent: Lent, held: EmbeddedSession) -> ActionResult:
+    data = asked.data
+    answer = ActionResult(id=lent.id, state="committed")
+    rest = held.unsettled() if data.rest_to is not None or data.removes_rest else []
+    asked.note_ids([*(id for change in data.changes for id in change.ids), *rest])
+    if data.rest_to is not None:
+        held.transfer(rest, data.rest_to)
+    else:
+        held.remove(rest)
+    try:
+        held.commit(asked.remember(answer))
+    except SessionMisuse:
+        raise
+    except BaseException:
         asked.served.sessions.end(lent)
+        raise
+    asked.served.sessions.end(lent)
     return answer
 
 
@@ -179,39 +196,48 @@ def rollback(asked: Asked) -> ActionResult:
     return ActionResult(id=lent.id, state="rolled back")
 
 
-def _apply(held: EmbeddedSession, data: ChangesRequest) -> None:
+def _apply(held: EmbeddedSession, data: ChangesRequest) -> Iterator[None]:
+    """Make the changes, one step after the other: each of ten thousand FlowFiles may have as many attributes."""
     for each in data.changes:
-        _change(held, each)
+        yield from _change(held, each)
     for name, delta in data.counters.items():
         held.adjust_counter(name, delta)
+        yield
 
 
-def _change(held: EmbeddedSession, change: FlowFileChange) -> None:
-    for id in change.ids:
-        if change.set_attributes:
-            held.put_attributes(id, checked_attributes(change.set_attributes, STEP_BYTES))
-        if change.remove_attributes:
+def _change(held: EmbeddedSession, change: FlowFileChange) -> Iterator[None]:
+    if change.set_attributes:
+        attributes = checked_attributes(change.set_attributes, STEP_BYTES)
+        for id in change.ids:
+            held.put_attributes(id, attributes)
+            yield
+    if change.remove_attributes:
+        for id in change.ids:
             held.remove_attributes(id, change.remove_attributes)
+            yield
     if (report := change.report) is not None:
         said = msgspec.structs.asdict(report)
         held.provenance.report(EventType[said.pop("type").upper()], change.ids, **said)
+        yield
     if change.to is not None:
         held.transfer(change.ids, change.to, change.relationship)
+        yield
     if change.penalty_millis is not None:
         held.penalize(change.ids, change.penalty_millis)
+        yield
     if change.removed:
         held.remove(change.ids)
+        yield
 
 
 def _lent(asked: Asked) -> Lent:
     return asked.served.sessions.find(asked["session"], asked.owner)
 
 
-def status_of(lent: Lent) -> Made:
-    """Return a session as a document."""
-    return _status(lent, EncodedRows.of(lent.session.flow_files()))
+def shown(lent: Lent) -> Answer:
+    """A session as a document."""
 
+    def status(flow_files: list[Any]) -> SessionStatus:
+        return SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=flow_files)
 
-def _status(lent: Lent, rows: EncodedRows) -> Made:
-    status = SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=rows.encoded)
-    return Made(msgspec.json.encode(status), rows.ids)
+    return Answer(lent.session.rows(), status)
