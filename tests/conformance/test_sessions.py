@@ -351,9 +351,9 @@ def test_what_is_compared_is_named_once(repository: Repository) -> None:
     """A parent, or what is merged: ten thousand times the same one would be compared as often."""
     with repository.session() as session:
         one, other = (session.write(session.create(), text) for text in (b"1", b"2"))
-        for refused in (lambda: session.create([one, other, one]), lambda: session.merge([one, other, one])):
+        for make in (session.create, session.merge):
             with pytest.raises(InvalidArgument, match="twice"):
-                refused()
+                make([one, other, one])
 
         assert session.read(session.merge([one, other])).read() == b"12"
 

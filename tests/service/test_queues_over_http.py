@@ -1,6 +1,7 @@
 """Queues and remote sessions over HTTP: what a client sees that is not ours. The rest is in tests/conformance."""
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import httpx
@@ -86,7 +87,7 @@ def test_large_answers_and_many_changes_are_made_in_turns(running: Running, turn
     assert running.client.post("/v1/queues/in/batch", json={"items": items}).status_code == 201
     id = running.client.post("/v1/sessions", json={}).json()["session"]
 
-    def took(method: str, path: str, body: object = None) -> tuple[object, int]:
+    def took(method: str, path: str, body: object = None) -> tuple[Any, int]:
         before = turns.call_count
         answer = running.client.request(method, path, json=body)
         assert answer.status_code < 300

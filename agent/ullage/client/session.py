@@ -59,6 +59,7 @@ from ullage.wire.sessions import (
     CloneRequest,
     CommitRequest,
     CreateRequest,
+    ExtendRequest,
     FlowFileChange,
     ImportRequest,
     MergeRequest,
@@ -102,7 +103,7 @@ class RemoteSession(Session):
         session = self._id
         if session is not None:
             # Not again: while it waited, all other sessions would be without a sign of life.
-            self._link.ask(operations.EXTEND_SESSION, self._request, retries=NEVER, session=session)
+            self._link.ask(operations.EXTEND_SESSION, ExtendRequest(), retries=NEVER, session=session)
 
     def get_many(self, queue: str, count: int = BATCH_MAX, *, attributes: Attributes | None = None) -> list[FlowFile]:
         wanted = checked_conditions(attributes)
