@@ -311,3 +311,18 @@ def test_punched_and_rewritten_files_are_in_the_backup(workshop: Workshop, tmp_p
         taken = sum(file.stat().st_blocks * 512 for file in root.rglob("*-*") if file.is_file())
         assert taken < survey.disk_bytes + MB
     assert report.copied_files > 0
+
+
+def test_what_somebody_removed_from_a_backup_is_copied_again(repository: Engine, tmp_path: Path) -> None:
+    """Gone or cut, it is in the next one: nobody has to notice it before."""
+    contents = [bytes([n]) * 60 * KB for n in range(3)]
+    put_each(repository, "q", contents)
+    first = repository.backup(str(tmp_path / "b"))
+    gone, cut = sorted((tmp_path / "b" / "content" / "c1").iterdir())[:2]
+    gone.unlink()
+    cut.write_bytes(b"")
+
+    again = repository.backup(str(tmp_path / "b"))
+
+    assert (again.copied_files, again.kept_files) == (2, first.copied_files - 2)
+    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == contents

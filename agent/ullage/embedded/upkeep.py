@@ -12,6 +12,7 @@ from ullage.contract import (
     StorageSettings,
 )
 from ullage.embedded.repository import described, open_embedded
+from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupfiles import read_manifest
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
@@ -120,7 +121,7 @@ def salvage(
 
 def _document_of(source: str, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:
     """The repository that a backup becomes."""
-    identity = read_manifest(OsFiles().without_links_below(source), source).identity
+    identity = read_manifest(DirectoryPlace(OsFiles(), source)).identity
     if unknown := sorted(mapped.keys() - identity.containers.keys()):
         raise InvalidArgument(f"the backup has no container {unknown[0]}, only {', '.join(identity.containers)}")
     storage = StorageSettings(
