@@ -270,7 +270,7 @@ def test_a_quota_that_refuses_pods_is_told_and_its_end_too(fleet: Fleet, operato
     fleet.wait_until("the quota counts", lambda: "hard" in (fleet.get("resourcequota", "none", *here)["status"] or {}))
     fleet.apply(repository(place))
     operator.until("it is told", lambda: "True PodsRefused" in stalled() and "exceeded quota" in stalled())
-    assert "StalledTrue" in fleet.kubectl("get", "events", *here)
+    operator.until("an event tells it", lambda: "StalledTrue" in fleet.kubectl("get", "events", *here))
 
     fleet.kubectl("delete", "resourcequota", "none", *here)
     operator.until("there is room", lambda: stalled().startswith("False Working"))

@@ -77,7 +77,7 @@ def _well(looks: Looks) -> None:
     looks.speak("well")
     found = looks.until("well", "Ready AllServe", "Applied AllAgents", "Reachable AllServed", "Degraded Well")
     assert (kstatus(found), argo(found)) == ("Current", "Healthy")
-    fleet.kubectl("wait", "contentrepository/well", "--for=condition=Ready", *looks.here, "--timeout=1s")
+    fleet.kubectl("wait", "contentrepository/well", "--for=condition=Ready", *looks.here, "--timeout=60s")
 
     fleet.apply(repository(looks.place, {"leases": {"maxDuration": "7m"}}, "well"))
     found = looks.until("well", "Applied AgentsBehind", "Reconciling AgentsBehind", words="worker-1")
@@ -406,7 +406,7 @@ def _runs(looks: Looks) -> None:
     done = {"id": ticket["id"], "run": "now", "runUid": ticket["runUid"], "state": "Completed", "ended": OLD}
     looks.speak("well", "worker-0", ticket=done)
     assert kstatus(looks.until("now", "Ready Completed", "Reconciling Ended", "Stalled Working")) == "Current"
-    fleet.kubectl("wait", "reclamationrun/now", "--for=condition=Ready", *looks.here, "--timeout=1s")
+    fleet.kubectl("wait", "reclamationrun/now", "--for=condition=Ready", *looks.here, "--timeout=60s")
 
     fleet.apply(run(place, "worker-0", "late", repository="well", activeDeadlineSeconds=1))
     looks.until("late", "Ready DeadlineExceeded", "Stalled DeadlineExceeded", "Reconciling Ended", words="worker-0")

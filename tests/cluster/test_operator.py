@@ -92,7 +92,7 @@ def test_a_ticket_goes_to_who_wants_one_and_waits_for_spark(fleet: Fleet, operat
     fleet.apply(executor(place, "worker-1"))
     operator.until("the ticket is taken back", lambda: "ticket" not in objects(fleet, place)["worker-1"]["spec"])
     assert objects(fleet, place)["worker-1"]["spec"]["deferral"]["waitsFor"] == [f"{place}/etl"]
-    assert condition(fleet, place, "MaintenanceDeferred") == "True"
+    operator.until("that is told", lambda: condition(fleet, place, "MaintenanceDeferred") == "True")
 
     fleet.kubectl("delete", "pod", "exec-1", "--namespace", place, "--wait=false", "--grace-period=0", "--force")
     operator.until("it has one again", lambda: "ticket" in objects(fleet, place)["worker-1"]["spec"])

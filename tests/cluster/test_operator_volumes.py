@@ -3,6 +3,7 @@
 import base64
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -329,7 +330,8 @@ def test_without_cert_manager_the_wish_is_refused_and_with_it_each_agent_s_reque
         agent.obtain()
         assert (tmp_path / "tls.crt").read_text() == made
         operator.until("the request goes", lambda: _asked(fleet, place) == [])
-        assert fleet.get("configmap", "flows-ullage-ca", *here)["data"]["ca.crt"] == kept.authority
+        published = partial(fleet.get, "configmap", "flows-ullage-ca", *here)
+        operator.until("clients are told", lambda: published()["data"]["ca.crt"] == kept.authority)
     finally:
         fleet.kubectl("delete", "crd", "certificaterequests.cert-manager.io")
 

@@ -26,7 +26,9 @@ SNAPSHOT_SECONDS = 40.0
 
 
 def opened(rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch:
-    """Runs in tasks: how long each content is, where the task runs, and whether it holds files of the repository."""
+    """Runs in tasks: how long each content is, where the task runs, whether it holds files of the repository, and
+    whether its JVM speaks to it over a Unix socket.
+    """
     targets = []
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -39,6 +41,7 @@ def opened(rows: pa.RecordBatch, contents: list[bytes | None]) -> pa.RecordBatch
         "node": rows.column("node"),
         "ran_on": pa.array([os.environ["ULLAGE_NODE"]] * count),
         "is_local": pa.array([is_local] * count),
+        "is_beside": pa.array([os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED") == "True"] * count),
         "length": pa.array([len(content or b"") for content in contents], pa.int64()),
     }
     return pa.RecordBatch.from_pydict(columns)
@@ -61,12 +64,12 @@ def main(endpoint: str, queue: str, until: str) -> None:
     tell("written", rows=ROWS)
     with snapshot(spark, ttl_seconds=SNAPSHOT_SECONDS, **options) as moment:
         flowfiles = moment.table("flowfiles", where=f"queue = '{queue}'")
-        schema = "node string, ran_on string, is_local boolean, length bigint"
+        schema = "node string, ran_on string, is_local boolean, is_beside boolean, length bigint"
         read = with_content(flowfiles, opened, schema, **options).cache()
         sums = read.agg(functions.count("*"), functions.sum("length")).first()
         assert sums is not None
         local = read.filter("is_local and node = ran_on").count()
-        tell("read", rows=sums[0], bytes=sums[1], local=local)
+        tell("read", rows=sums[0], bytes=sums[1], local=local, beside=read.filter("is_beside").count())
         found = fragmentation(moment.table("resource_claims"), moment.table("flowfiles"), int(time.time() * 1000))
         tell("report", pinned={f"{row.node}/{row.queue}": row.pinned_bytes for row in found.collect()})
         while until == "held":

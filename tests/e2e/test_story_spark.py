@@ -142,6 +142,7 @@ def test_the_window_waits_for_a_job_that_reads(jobs: Jobs) -> None:
     assert jobs.wait_for("driver", "written")["rows"] == spark_job.ROWS
     read = jobs.wait_for("driver", "read")
     assert (read["rows"], read["bytes"]) == (spark_job.ROWS, spark_job.ROWS * spark_job.SIZE)
+    assert read["beside"] == spark_job.ROWS
     assert read["local"] > spark_job.ROWS // 2
     node = flows.repository.state().node
     pinned = jobs.wait_for("driver", "report")["pinned"]
@@ -226,7 +227,8 @@ def test_an_application_that_is_suspended_stands_in_nobodys_way(kubeflow: Jobs) 
     flows.repository.queues.define("resumed")
     flows.cluster.kubectl("patch", name, flows.here, "--type=merge", '--patch={"spec": {"suspend": false}}')
     assert kubeflow.wait_for("paused-driver", "ended")
-    assert kubeflow.said("paused-driver")["read"]["rows"] == spark_job.ROWS
+    read = kubeflow.said("paused-driver")["read"]
+    assert (read["rows"], read["beside"]) == (spark_job.ROWS, spark_job.ROWS)
     _wait_until_state(kubeflow, "paused", "COMPLETED")
 
 

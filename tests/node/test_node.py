@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.operator.support import ticket
-from tests.service.running import UNGUARDED, document_at, half_dead
+from tests.service.running import UNGUARDED, document_at, half_dead, rest
 from tests.support import TWO, ManualClock, RoomyFiles, careless_log as careless_log
 from ullage.contract import (
     HEARTBEAT_SECONDS,
@@ -67,6 +67,7 @@ def serving(root: Path, generation: int = 1, **document: Any) -> Iterator[Node]:
     """`generation`: of the settings that are in force."""
     node = Node(root, generation, **document)
     node.host.start(makes=True)
+    rest(node.host.repository)
     try:
         yield node
     finally:

@@ -51,6 +51,13 @@ def half_dead(repository: Engine, size: int, count: int) -> list[str]:
     return ids[1::2]
 
 
+def rest(repository: EmbeddedRepository) -> None:
+    """No maintenance by itself from here on: the test says what is done, and when."""
+    maintenance = repository._maintenance
+    assert maintenance is not None
+    maintenance.stop()
+
+
 def terms_of(
     repository: EmbeddedRepository,
     failures: list[tuple[str, Exception]],

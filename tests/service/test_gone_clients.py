@@ -118,9 +118,9 @@ def test_a_list_waits_for_room_and_what_is_done_is_answered(running: Running) ->
 
 def test_an_answer_that_nobody_takes_is_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Without a line of it: its client is no error of the agent's."""
-    limits = Limits(stall_seconds=0.2)
+    limits = Limits(stall_seconds=1.0)
     with caplog.at_level(logging.ERROR), Running(document_at(tmp_path / "r"), limits) as running:
-        id = running.client.post("/v1/handles", content=bytes(12 * MB)).json()["id"]
+        id = running.repository.handles.put(bytes(12 * MB))
         with asking(running, "/v1/handles/batch/get", json.dumps({"ids": [id]}).encode()) as sock:
             until(lambda: running.server.budget._total > 0, "the answer to be made")
             until(lambda: running.server.budget._total == 0, "it to be given up")

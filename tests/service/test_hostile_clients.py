@@ -13,7 +13,8 @@ import pytest
 from tests.service.running import Running, document_at, until
 from ullage_agent.service.limits import Limits
 
-SHORT = Limits(header_seconds=0.3, idle_seconds=1.0, stall_seconds=0.5, header_bytes=8_192, requests=20)
+SHORT = Limits(header_seconds=1.0, idle_seconds=1.0, stall_seconds=1.0, header_bytes=8_192, requests=20)
+"""Longer than a busy machine keeps a client that goes on from its next step."""
 
 
 @pytest.fixture

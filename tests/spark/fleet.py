@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame
 
-from tests.service.running import Process, Running, document_at
+from tests.service.running import Process, Running, document_at, rest
 from tests.support import drain
 from ullage.contract import Duration, EmergencySettings, MaintenanceOperation, MaintenanceSettings, Window
 from ullage.engine.engine import Engine
@@ -86,9 +86,7 @@ class Fleet:
     def rest(self) -> None:
         """No maintenance from here on: a test that compares figures wants them to stay."""
         for agent in self.agents.values():
-            maintenance = agent.server.host.repository._maintenance
-            assert maintenance is not None
-            maintenance.stop()
+            rest(agent.server.host.repository)
 
     def seal(self) -> None:
         """Every file is closed, so that it may be reclaimed."""

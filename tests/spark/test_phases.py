@@ -51,6 +51,9 @@ SECONDS_MAX = 60.0
 TRIES = 4
 """Of a task, as Spark has it, and of a job."""
 
+CHANCES: Final = 5
+"""Of a case to come: for each scan a node is drawn, and in one life of eight it never is the one that is struck."""
+
 MOMENT_SECONDS: Final = 1.0
 OWN: Final = (UllageError, SparkSourceError)
 """What may fail a job: nothing else, and nothing that only looks like a result."""
@@ -473,16 +476,18 @@ def judge_all(cases: list[Case], patch: pytest.MonkeyPatch, place: Path) -> None
     found: dict[str, bool] = kept.get("judged", {}) if kept.get("version") == version.hexdigest() else {}
     end = time.monotonic() + MINUTES * 60
     for number, case in enumerate(cases):
-        if case.name in found:
+        if found.get(case.name):
             continue
         if time.monotonic() > end:
             break
         print(case.name, flush=True)
-        found[case.name] = judged(case, place / str(number), patch)
-        shutil.rmtree(place / str(number))  # a quarter of a GiB each, reserves above all: together they fill a disk
+        for _ in range(CHANCES):
+            found[case.name] = judged(case, place / str(number), patch)
+            shutil.rmtree(place / str(number))  # a quarter of a GiB each, reserves above all: together they fill a disk
+            if found[case.name]:
+                break
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps({"version": version.hexdigest(), "judged": found}, indent=1))
-    struck = sum(found.values())
-    print(
-        f"{100 * len(found) // len(cases)} % of {len(cases)} cases: {struck} struck, {len(found) - struck} did not come"
-    )
+    missed = [name for name, is_struck in found.items() if not is_struck]
+    print(f"{100 * len(found) // len(cases)} % of {len(cases)} cases")
+    assert missed == [], "their phase never came"

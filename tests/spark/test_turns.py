@@ -46,7 +46,8 @@ def test_a_task_waits_for_its_turn_at_a_node_that_has_enough_to_do(
 
         with FlightClient(url, made.tokens["spark"], ca_file=made.ca_file) as client, ThreadPoolExecutor(4) as pool:
             holders = [pool.submit(lambda: list(client.put_many(held()))) for _ in range(2)]
-            until(lambda: uploads(made) == 2, "both streams")
+            stored = made.running.repository.ledger.flow_files
+            until(lambda: uploads(made) == 2 == sum(1 for _ in stored()), "both streams to have stored something")
             writer = ContentBatchWriter({**options, "queue": "in"}, CONTENT, overwrite=False)
             refused = threading.Event()
             wait = Retries._wait

@@ -321,11 +321,13 @@ class SocketClient(Closable):
                 try:
                     places = list(frames.parse_places(self._answer(request, FrameKind.RESOLVED)))
                 except LeaseRefused:
-                    if not self._descriptors and most == 1:
+                    # Too many files at once: without those that are held it may be few enough, else ask for less.
+                    if self._descriptors:
+                        self.give_back()
+                    elif most == 1:
                         raise
-                    # Too many files at once: give all back, and ask for less.
-                    self.give_back()
-                    most = max(1, min(most, len(body) // item_bytes) // 2)
+                    else:
+                        most = max(1, min(most, len(body) // item_bytes) // 2)
                     continue
                 except BadFrame as error:
                     self._lose(error)

@@ -52,13 +52,14 @@ def entry_in(ledger: Ledger) -> ResourceEntry:
     return entry
 
 
-def test_totals_are_those_of_the_claimants(seed: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_totals_are_those_of_the_claimants(seed: int, count: int) -> None:
     """Whatever came and went: counts, bytes and ends are those that a recount gives."""
     chooser = random.Random(seed)
     entry = ResourceEntry(FILE)
-    claims = [claim_at(offset, chooser.randint(1, 10)) for offset in range(0, 200, 10)]
+    claims = [claim_at(offset, chooser.randint(1, 10)) for offset in range(0, 10 * count, 10)]
     counts: Counter[ContentClaim] = Counter()
-    for _ in range(2_000):
+    for _ in range(1_000):
         claim = chooser.choice(claims)
         if counts[claim] and chooser.random() < 0.55:
             counts[claim] -= 1
@@ -75,6 +76,19 @@ def test_totals_are_those_of_the_claimants(seed: int) -> None:
         assert entry.resident_bound == end if entry.is_bound_exact else entry.resident_bound >= end
         if chooser.random() < 0.1:
             entry.lower_bound_to(end)
+
+
+@pytest.mark.parametrize("others", [[], [claim_at(0)], [claim_at(0), claim_at(20)]])
+def test_a_claim_that_is_not_there_is_not_taken_away(others: list[ContentClaim]) -> None:
+    """Whatever the log says: it would be another claim that dies."""
+    entry = ResourceEntry(FILE)
+    for claim in others:
+        entry.add(claim)
+
+    with pytest.raises(KeyError):
+        entry.remove(claim_at(10))
+
+    assert sorted(claim.offset for claim in entry.residents().claims) == [claim.offset for claim in others]
 
 
 def test_a_bound_is_lowered_when_the_last_claim_has_died() -> None:

@@ -96,7 +96,7 @@ class _Begins(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 @contextmanager
-def node_that_begins(*messages: bytes) -> Iterator[FlightClient]:
+def node_that_begins(*messages: bytes, answer_seconds: float = 0.5) -> Iterator[FlightClient]:
     """A client of a node that answers everything with these messages, and never ends: it is up, and gives signs of
     life.
     """
@@ -106,7 +106,7 @@ def node_that_begins(*messages: bytes) -> Iterator[FlightClient]:
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         try:
-            with FlightClient(f"grpc://127.0.0.1:{port}", answer_seconds=0.5) as client:
+            with FlightClient(f"grpc://127.0.0.1:{port}", answer_seconds=answer_seconds) as client:
                 yield client
         finally:
             handler.over.set()
@@ -125,7 +125,8 @@ def test_an_answer_that_never_comes_is_not_waited_for() -> None:
 def test_a_stream_that_stands_still_is_given_up() -> None:
     """Its deadline moves on with what comes; how long its reader takes between two batches does not count."""
     batch = raw.batch_message(raw_rows())
-    with node_that_begins(raw.schema_message(GET_SCHEMA), batch, batch) as client:
+    # What comes must come in time on a busy machine, too.
+    with node_that_begins(raw.schema_message(GET_SCHEMA), batch, batch, answer_seconds=2.0) as client:
         rows = client.get_batches(["a"])
         assert next(rows).num_rows == 1
         assert next(rows).num_rows == 1

@@ -117,9 +117,14 @@ def test_more_files_than_a_connection_may_hold_are_read_in_turns(workshop: Works
     contents = [bytes([number]) * (200 * KB) for number in range(20)]
     uuids = [node.put(content, bytes(MB))[0] for content in contents]
     addresses = [address_of(node, uuid) for uuid in uuids]
-    assert len({address[0] for address in addresses}) > 3
+    assert len({address[0] for address in addresses}) == 20
 
-    with SocketClient(node.path) as client:
+    with Asking(node.path) as client:
+        for at in (0, 3, 6):
+            client.expect(addresses[at : at + 3])
+            assert client.descriptors == 3
+            assert client.read_born(addresses[at : at + 3]) == contents[at : at + 3]
+        assert client.asked == 9
         assert client.read_born(addresses) == contents
         assert client.read_all(uuids) == contents
         assert client.descriptors <= 3

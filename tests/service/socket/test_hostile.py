@@ -159,7 +159,7 @@ def test_a_half_closed_connection_is_over(node: Node) -> None:
 
 def test_a_frame_that_never_ends_is_given_up(workshop: Workshop, short_path: Path) -> None:
     """Whoever stalls inside a frame, or before the greeting, loses the connection."""
-    node = Node(workshop, short_path, Limits(stall_seconds=0.2))
+    node = Node(workshop, short_path, Limits(stall_seconds=1.0))
     silent, stalling = connect(node), connect(node)
     stalling.sendall(GREETING + struct.pack("<IBBH", 16, 2, 0, 1) + bytes(3))
 

@@ -1,6 +1,6 @@
 """What the ledger knows of one resource claim: its physical state, and what in it is alive."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ullage.engine.model import Action, ContentClaim, Relocation, ResourceClaim, SwapShare
@@ -47,8 +47,8 @@ class ResourceEntry:
     sources: set[int] | None = None
     last_death: int = 0
     last_death_millis: int = 0
-    _live: dict[int, ContentClaim] = field(default_factory=dict)
-    """By offset: each base claim with a resident claimant."""
+    _live: ContentClaim | dict[int, ContentClaim] | None = None
+    """The base claims with a resident claimant, by offset. Of a large content's file there is one, and no map."""
 
     _shared: dict[int, int] | None = None
     """By offset: how many resident claimants there are where it is more than one."""
@@ -61,10 +61,19 @@ class ResourceEntry:
 
     def add(self, claim: ContentClaim) -> None:
         """One more resident claimant of a base claim."""
-        offset = claim.offset
-        if offset not in self._live:
+        offset, live = claim.offset, self._live
+        if isinstance(live, dict):
+            is_new = offset not in live
+            if is_new:
+                live[offset] = claim
+        elif live is None:
+            is_new, self._live = True, claim
+        else:
+            is_new = live.offset != offset
+            if is_new:
+                self._live = {live.offset: live, offset: claim}
+        if is_new:
             length = claim.length
-            self._live[offset] = claim
             self.live_bytes += length
             if offset + length > self.resident_bound:
                 self.resident_bound, self.is_bound_exact = offset + length, True
@@ -86,9 +95,15 @@ class ResourceEntry:
                 del self._shared[offset]
                 self._shared = self._shared or None
             return False
-        del self._live[offset]
+        live = self._live
+        if isinstance(live, dict):
+            del live[offset]
+        elif live is None or live.offset != offset:
+            raise KeyError(offset)
+        if not isinstance(live, dict) or not live:
+            self._live = None
         self.live_bytes -= claim.length
-        if not self._live:
+        if self._live is None:
             self.resident_bound, self.is_bound_exact = 0, True
         elif offset + claim.length == self.resident_bound:
             self.is_bound_exact = False
@@ -116,7 +131,8 @@ class ResourceEntry:
     @property
     def resident_claimants(self) -> int:
         """FlowFiles, handles and tombstones in memory that point here."""
-        return len(self._live) + self._further
+        live = self._live
+        return (len(live) if isinstance(live, dict) else live is not None) + self._further
 
     @property
     def claimants(self) -> int:
@@ -136,7 +152,7 @@ class ResourceEntry:
     @property
     def is_free(self) -> bool:
         """No claimant and no pin: nothing needs a byte of the file, once it is sealed."""
-        return not self._live and self.swapped is None and self.pins is None
+        return self._live is None and self.swapped is None and self.pins is None
 
     @property
     def is_overrun(self) -> bool:
@@ -153,7 +169,7 @@ class ResourceEntry:
     @property
     def has_residents(self) -> bool:
         """Whether any base claim has a resident claimant."""
-        return bool(self._live)
+        return self._live is not None
 
     def end_in_use(self, resident_end: int | None = None) -> int:
         """The end of the last live or pinned base claim: what truncation may cut to. Exact, also with swap files.
@@ -169,19 +185,22 @@ class ResourceEntry:
 
     def is_resident(self, offset: int) -> bool:
         """Whether the base claim at this offset has a resident claimant."""
-        return offset in self._live
+        live = self._live
+        return offset in live if isinstance(live, dict) else live is not None and live.offset == offset
 
     def uses(self, claim: ContentClaim) -> bool:
         """Whether a base claim is known to be live or pinned."""
-        return claim.offset in self._live or (self.pins is not None and claim.offset in self.pins)
+        return self.is_resident(claim.offset) or (self.pins is not None and claim.offset in self.pins)
 
     def is_within(self, offsets: set[int]) -> bool:
         """Whether every base claim that is resident or pinned is among these."""
-        return self._live.keys() <= offsets and (self.pins is None or self.pins.keys() <= offsets)
+        return offsets.issuperset([claim.offset for claim in self.residents().claims]) and (
+            self.pins is None or self.pins.keys() <= offsets
+        )
 
     def claimants_of(self, offset: int) -> int:
         """How many resident claimants the base claim at this offset has."""
-        if offset not in self._live:
+        if not self.is_resident(offset):
             return 0
         return 1 if self._shared is None else self._shared.get(offset, 1)
 
@@ -189,7 +208,10 @@ class ResourceEntry:
         """The base claims with a resident claimant, of one moment. It costs what there are, so it is not for the lock,
         which it does not need: whoever changes something on the strength of it compares `version` under the lock.
         """
-        return Residents(list(self._live.values()))  # one step of the interpreter, in which no commit can be
+        live = self._live
+        if isinstance(live, dict):
+            return Residents(list(live.values()))  # one step of the interpreter, in which no commit can be
+        return Residents([] if live is None else [live])
 
 
 class Residents(NamedTuple):
