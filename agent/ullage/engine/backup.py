@@ -410,7 +410,7 @@ class _Named:
 def _put(place: BackupPlace, file: BackupFile, pieces: Iterable[bytes]) -> BackupFile:
     """Put a file where it belongs; what was put."""
     file = msgspec.structs.replace(file, suffix=place.suffix)
-    length, crc = place.put(file.lies_at, pieces)
+    length, crc = place.put(file.lies_at, pieces, file.length)
     return msgspec.structs.replace(file, length=length, crc=crc)
 
 

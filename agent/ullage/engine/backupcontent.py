@@ -71,7 +71,7 @@ class ContentGatherer:
         put = None
         if first is not None or whole:
             layers = [_Layer(0, chain(() if first is None else (first,), base)), *map(self._layer, whole)]
-            put = place.put(target, _windows(layers, length, doubtful))
+            put = place.put(target, _windows(layers, length, doubtful), length)
         lost: dict[tuple[int, int], Damage] = {}
         saved: dict[tuple[int, int], Damage] = {}
         for proof in doubtful:

@@ -52,7 +52,7 @@ class DirectoryPlace:
     def prepare(self) -> None:
         make_directories(self._files, self.name)
 
-    def put(self, path: str, pieces: Iterable[bytes]) -> Put:
+    def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         target = self._at(path)
         make_directories(self._files, os.path.dirname(target))
         return write_pieces(self._files, target, pieces)

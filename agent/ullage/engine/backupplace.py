@@ -50,8 +50,11 @@ class BackupPlace(Protocol):
     def prepare(self) -> None:
         """Called once before anything is put, also if there is nothing yet."""
 
-    def put(self, path: str, pieces: Iterable[bytes]) -> Put:
-        """Write a file of these pieces, none of them empty, one after the other; durable when `publish` returns."""
+    def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
+        """Write a file of these pieces, none of them empty, one after the other; durable when `publish` returns.
+
+        `length` is how long it will be, as far as that is known: a place may cut it accordingly.
+        """
         ...
 
     def read(self, path: str, offset: int, count: int) -> bytes:
