@@ -202,6 +202,18 @@ def test_credentials_are_read_from_a_file_that_may_be_rotated(
     assert ACCESS_KEY not in str(refused.value)
 
 
+def test_where_there_are_no_credentials_it_is_told_which_are_missing(
+    repository: Engine, gateway: Gateway, bucket: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that the machine was asked for its own, which takes some seconds."""
+    for name in gateway.credentials:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_METADATA_ENDPOINT", f"http://{LOOPBACK}:9")
+
+    with pytest.raises(BucketRefused, match="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+        repository.backup(changed(bucket, patience_seconds=IMPATIENT).to)
+
+
 def test_a_server_is_believed_whose_certificate_an_own_authority_signed(
     repository: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

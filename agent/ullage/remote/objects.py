@@ -32,6 +32,9 @@ DELETED_AT_ONCE: Final = 1_000
 
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"status code: (\d{3})")
+_MACHINE_IDENTITY = ("/latest/api/token", "/latest/meta-data")
+"""What a machine of Amazon's is asked for its credentials, where there are no others."""
+
 _PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
 
 
@@ -181,6 +184,11 @@ class Objects:
             return ObjectNotThere(where)
         if code == "NoSuchBucket":
             return BucketRefused(f"there is no bucket {name!r} to be had for {where}: make it, or say another one")
+        if any(path in text for path in _MACHINE_IDENTITY):
+            return BucketRefused(
+                f"bucket {name!r} wants credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name "
+                "a file with them; this machine has no identity of its own"
+            )
         if code in _PASSING or not status or status[1].startswith("5"):
             reason = f"{code}: {message}" if code else text.partition("\n")[0].rpartition(" - ")[2]
             return BucketUnavailable(
