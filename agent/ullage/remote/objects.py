@@ -6,6 +6,7 @@ obstore.
 """
 
 import configparser
+import functools
 import os
 import re
 import time
@@ -90,7 +91,7 @@ class Objects:
         import obstore
 
         try:
-            return self._asked(key, lambda: obstore.head(self._store, key)["size"])
+            return int(self._asked(key, lambda: obstore.head(self._store, key)["size"]))
         except ObjectNotThere:
             return None
 
@@ -149,7 +150,7 @@ class Objects:
         ordered = sorted(keys)
         for first in range(0, len(ordered), DELETED_AT_ONCE):
             some = ordered[first : first + DELETED_AT_ONCE]
-            self._asked(some[0], lambda some=some: obstore.delete(self._store, some))  # type: ignore[misc]
+            self._asked(some[0], functools.partial(obstore.delete, self._store, some))
 
     def _asked(self, key: str, ask: Callable[[], T], *, is_repeatable: bool = True) -> T:
         """The answer. An answer that was cut, which obstore takes for no failure of the request, is asked for again."""
@@ -207,14 +208,14 @@ def _store(bucket: Bucket) -> "S3Store":
             f"{bucket.url} needs the package obstore, which is not installed here: pip install 'ullage[bucket]'"
         ) from error
     endpoint = bucket.endpoint or _from_environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-    config: dict[str, Any] = {
+    config: Any = {
         "region": bucket.region or _from_environment("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",
         "virtual_hosted_style_request": not endpoint,
     }
     if endpoint:
         config["endpoint"] = endpoint
     seconds = timedelta(seconds=min(SILENCE_SECONDS, bucket.patience_seconds))
-    options: dict[str, Any] = {
+    options: Any = {
         "allow_http": endpoint.startswith("http://"),
         "timeout": timedelta(seconds=REQUEST_SECONDS),
         "read_timeout": seconds,
@@ -226,18 +227,18 @@ def _store(bucket: Bucket) -> "S3Store":
     return S3Store(
         bucket.name,
         prefix=bucket.prefix or None,
-        config=config,  # type: ignore[arg-type]
-        client_options=options,  # type: ignore[arg-type]
+        config=config,
+        client_options=options,
         retry_config={
             "max_retries": 1_000,
             "retry_timeout": timedelta(seconds=bucket.patience_seconds),
             "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2},
         },
-        credential_provider=_credentials_of(file) if file else None,  # type: ignore[arg-type]
+        credential_provider=_credentials_of(file) if file else None,
     )
 
 
-def _credentials_of(path: str) -> Callable[[], dict[str, object]]:
+def _credentials_of(path: str) -> Callable[[], Any]:
     """Reads the file now, and for each request."""
 
     def read() -> dict[str, object]:
