@@ -6,7 +6,7 @@ from ullage.contract import QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import HandlePut, ReadableContent, known_crc
 from ullage.embedded.once import AlsoUuids, Keys, Operations, nothing_else
-from ullage.embedded.rows import Rows, record_answer_bytes
+from ullage.embedded.rows import LazyRows, record_answer_bytes
 from ullage.engine import documents
 from ullage.engine.handles import HandleStore
 from ullage.engine.paging import page, record_bytes
@@ -87,13 +87,13 @@ class EmbeddedHandles(Handles):
         rows, following = self.rows(after, limit)
         return HandlePage(handles=list(rows), next=following)
 
-    def rows(self, after: str = "", limit: int = 100) -> tuple[Rows[HandleHead], str | None]:
+    def rows(self, after: str = "", limit: int = 100) -> tuple[LazyRows[HandleHead], str | None]:
         """What a page has, of which each document is made when it is asked for; and what comes next."""
         self._acting.require(QueueUse.READ)
         checked_number(limit, "limit", 1, PAGE_MAX)
         start = parse_handle(own_id(after, self._node)) if after else b""
         records, has_more = page(self._store.page(start, limit + 1), limit, record_bytes)
-        rows = Rows(records, lambda record: documents.handle_head(record, self._node), record_answer_bytes)
+        rows = LazyRows(records, lambda record: documents.handle_head(record, self._node), record_answer_bytes)
         return rows, records[-1].id if has_more else None
 
     def delete(self, handle: str, *, also: Operations = ()) -> None:

@@ -11,7 +11,7 @@ from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, known_crc
 from ullage.embedded.deleted import Deleted
 from ullage.embedded.once import Operations, nothing_else
-from ullage.embedded.rows import Rows, event_rows
+from ullage.embedded.rows import LazyRows, event_rows
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.model import NO_CONTENT, FlowFileRecord
@@ -37,7 +37,7 @@ class EmbeddedProvenance(Provenance):
     def search(self, query: EventQuery | None = None) -> EventPage:
         return _whole(self.search_rows(query))
 
-    def search_rows(self, query: EventQuery | None = None) -> tuple[EventPage, Rows[Event]]:
+    def search_rows(self, query: EventQuery | None = None) -> tuple[EventPage, LazyRows[Event]]:
         """What a search finds: the page without its events, and these, of which each document is made when it is asked
         for.
         """
@@ -59,7 +59,7 @@ class EmbeddedProvenance(Provenance):
 
     def lineage_rows(
         self, flow_file: str, *, way: str = "both", depth: int = 100, limit: int = 1_000
-    ) -> tuple[Lineage, Rows[Event]]:
+    ) -> tuple[Lineage, LazyRows[Event]]:
         """The same for a lineage."""
         self._require_readable()
         direction, depth, limit = lineage_bounds(way, depth, limit)
@@ -125,6 +125,6 @@ class EmbeddedProvenance(Provenance):
 P = TypeVar("P", EventPage, Lineage)
 
 
-def _whole(found: tuple[P, Rows[Event]]) -> P:
+def _whole(found: tuple[P, LazyRows[Event]]) -> P:
     page, rows = found
     return msgspec.structs.replace(page, events=list(rows))

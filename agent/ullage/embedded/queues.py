@@ -9,7 +9,7 @@ from ullage.contract import FEED_PREFIX, NO_QUEUE, QueueUse
 from ullage.embedded.acting import Acting
 from ullage.embedded.content import QueuePut
 from ullage.embedded.once import AlsoIds, Keys, Operations, nothing_else
-from ullage.embedded.rows import Rows, flow_file_rows
+from ullage.embedded.rows import LazyRows, flow_file_rows
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.flowfile.manager import QueueManager
@@ -78,7 +78,7 @@ class EmbeddedQueues(Queues):
     def flow_files(self, name: str, limit: int = 100, skip: int = 0) -> list[FlowFile]:
         return list(self.rows(name, limit, skip))
 
-    def rows(self, name: str, limit: int = 100, skip: int = 0) -> Rows[FlowFile]:
+    def rows(self, name: str, limit: int = 100, skip: int = 0) -> LazyRows[FlowFile]:
         """`flow_files`, of which each document is made when it is asked for."""
         checked_number(limit, "limit", 1, LISTED_MAX)
         checked_number(skip, "skip", 0)

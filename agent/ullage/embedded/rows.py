@@ -26,7 +26,7 @@ QUOTED: Final = b'"\\'
 CONTROLS: Final = bytes(range(32))
 
 
-class Rows(Generic[D]):
+class LazyRows(Generic[D]):
     """Some rows. `answer_bytes` is what they take as JSON, at most."""
 
     def __init__(self, records: Sequence[Any], document: Callable[[Any], D], bytes_of: Callable[[Any], int]) -> None:
@@ -38,14 +38,14 @@ class Rows(Generic[D]):
         return map(self._document, self._records)
 
 
-def flow_file_rows(records: Sequence[FlowFileRecord]) -> Rows[FlowFile]:
+def flow_file_rows(records: Sequence[FlowFileRecord]) -> LazyRows[FlowFile]:
     """FlowFiles as they are."""
-    return Rows(records, documents.flow_file, record_answer_bytes)
+    return LazyRows(records, documents.flow_file, record_answer_bytes)
 
 
-def event_rows(events: Sequence[ProvenanceEvent]) -> Rows[Event]:
+def event_rows(events: Sequence[ProvenanceEvent]) -> LazyRows[Event]:
     """Events."""
-    return Rows(events, documents.event, _event_answer_bytes)
+    return LazyRows(events, documents.event, _event_answer_bytes)
 
 
 def record_answer_bytes(record: FlowFileRecord) -> int:

@@ -9,7 +9,7 @@ from ullage.embedded.acting import Acting
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.once import Operations
 from ullage.embedded.queues import require_puts
-from ullage.embedded.rows import Rows, flow_file_rows
+from ullage.embedded.rows import LazyRows, flow_file_rows
 from ullage.engine import documents
 from ullage.engine.engine import Engine
 from ullage.engine.model import CORE, FlowFileRecord
@@ -164,7 +164,7 @@ class EmbeddedSession(Session):
         """The ids of those that were neither transferred nor removed yet."""
         return [record.id for record in self._session.unsettled()]
 
-    def rows(self, ids: Iterable[str] | None = None) -> Rows[FlowFile]:
+    def rows(self, ids: Iterable[str] | None = None) -> LazyRows[FlowFile]:
         """What the session holds, as it is now, or these; what it has removed too, until the commit. Any thread may
         ask.
         """

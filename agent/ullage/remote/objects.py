@@ -213,7 +213,7 @@ def _store(bucket: Bucket) -> "S3Store":
         from obstore.store import S3Store
     except ImportError as error:
         raise UnknownPlugin(
-            f"{bucket.url} needs the package obstore, which is not installed here: pip install 'ullage[bucket]'"
+            f"{bucket.url} needs the package obstore, which is not installed here: install ullage with its extra bucket"
         ) from error
     endpoint = bucket.endpoint or _from_environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     config: Any = {

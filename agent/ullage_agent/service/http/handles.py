@@ -17,7 +17,7 @@ from ullage.wire.documents import LifetimeName
 from ullage.wire.problems import problem_of
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
 from ullage_agent.service.http.resources import Asked, Limit, acts, answers, gives, lifetime_of, millis_of, serves
-from ullage_agent.service.http.rows import Answer
+from ullage_agent.service.http.rows import RowsAnswer
 from ullage_agent.service.limits import ENCODED_TIMES, SMALL_BYTES
 
 Ttl = Annotated[
@@ -73,9 +73,9 @@ async def get_batch(asked: Asked) -> Response[bytes]:
 
 
 @serves(operations.LIST_HANDLES)
-def list_handles(asked: Asked, after: str = "", limit: Limit = 100) -> Answer:
+def list_handles(asked: Asked, after: str = "", limit: Limit = 100) -> RowsAnswer:
     rows, following = asked.repository.handles.rows(after, limit)
-    return Answer(rows, lambda encoded: HandlePage(handles=encoded, next=following))
+    return RowsAnswer(rows, lambda encoded: HandlePage(handles=encoded, next=following))
 
 
 def _of_deleted(connection: ASGIConnection[Any, Any, Any, Any]) -> tuple[Right, ...]:

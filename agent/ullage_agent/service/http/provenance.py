@@ -7,14 +7,14 @@ import msgspec
 from litestar.params import QueryParameter
 
 from ullage.embedded.content import ReadableContent
-from ullage.embedded.rows import Rows
+from ullage.embedded.rows import LazyRows
 from ullage.enums import LineageDirection
 from ullage.wire import operations
 from ullage.wire.documents import GENERATIONS_MAX
 from ullage.wire.provenance import Event, EventPage, EventQuery, Lineage, Replayability, ReplayResult
 from ullage_agent.service.http.bodies import pair_of
 from ullage_agent.service.http.resources import Asked, Page, answers, gives, serves
-from ullage_agent.service.http.rows import Answer
+from ullage_agent.service.http.rows import RowsAnswer
 
 Depth = Annotated[int, QueryParameter(ge=0, le=GENERATIONS_MAX)]
 
@@ -38,7 +38,7 @@ def search(
     related: list[str] | None = None,
     attribute: list[str] | None = None,
     **conditions: Any,
-) -> Answer:
+) -> RowsAnswer:
     attributes = dict(map(pair_of, attribute or ()))
     query = EventQuery(types=type or [], related=related or [], attributes=attributes, **conditions)
     return _with_events(*asked.repository.provenance.search_rows(query))
@@ -62,13 +62,13 @@ def replay(asked: Asked) -> ReplayResult:
 @serves(operations.TRACE_LINEAGE)
 def lineage(
     asked: Asked, way: LineageDirection = LineageDirection.BOTH, depth: Depth = 100, limit: Page = 1_000
-) -> Answer:
+) -> RowsAnswer:
     found = asked.repository.provenance.lineage_rows(asked["flow_file"], way=way, depth=depth, limit=limit)
     return _with_events(*found)
 
 
-def _with_events(page: EventPage | Lineage, rows: Rows[Event]) -> Answer:
-    return Answer(rows, lambda encoded: msgspec.structs.replace(page, events=encoded))
+def _with_events(page: EventPage | Lineage, rows: LazyRows[Event]) -> RowsAnswer:
+    return RowsAnswer(rows, lambda encoded: msgspec.structs.replace(page, events=encoded))
 
 
 event = answers(operations.GET_EVENT, lambda asked: asked.repository.provenance.event(asked["event"]))

@@ -9,7 +9,7 @@ from ullage.wire.queues import DropResult, QueueStatus
 from ullage.wire.sessions import SessionRequest
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
 from ullage_agent.service.http.resources import Asked, Limit, Made, Position, acts, answers, serves
-from ullage_agent.service.http.rows import Answer, as_they_are
+from ullage_agent.service.http.rows import RowsAnswer, as_they_are
 from ullage_agent.service.http.sessions import shown
 
 
@@ -21,8 +21,8 @@ def define(asked: Asked) -> QueueStatus:
 
 
 @serves(operations.LIST_FLOW_FILES)
-def list_flow_files(asked: Asked, limit: Limit = 100, skip: Position = 0) -> Answer:
-    return Answer(asked.repository.queues.rows(asked["queue"], limit, skip), as_they_are)
+def list_flow_files(asked: Asked, limit: Limit = 100, skip: Position = 0) -> RowsAnswer:
+    return RowsAnswer(asked.repository.queues.rows(asked["queue"], limit, skip), as_they_are)
 
 
 @serves(operations.PUT_FLOW_FILE, once=True)
@@ -49,7 +49,7 @@ def put_batch(asked: Asked, force: bool = False) -> StoredBatch:
 
 
 @serves(operations.POLL_QUEUE)
-def poll(asked: Asked) -> Answer:
+def poll(asked: Asked) -> RowsAnswer:
     asked.repository.queues.find(asked["queue"])
     sessions, key = asked.served.sessions, asked.key
     wish = SessionRequest(visibility_seconds=asked.data.visibility_seconds)

@@ -34,7 +34,7 @@ from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.budget import Grant
 from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
-from ullage_agent.service.http.rows import Answer, EncodedRows
+from ullage_agent.service.http.rows import EncodedRows, RowsAnswer
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
 from ullage_agent.service.limits import SMALL_BYTES
 
@@ -99,7 +99,7 @@ class Asked:
         """The answer has so many bytes."""
         self.request.scope["state"]["room"].resize(size)
 
-    async def shown(self, answer: Answer) -> "Made":
+    async def shown(self, answer: RowsAnswer) -> "Made":
         """Make an answer when there is room for it. Of what has been done the answer may be refused, too: whoever
         repeats the request with its key gets it.
         """
@@ -148,7 +148,7 @@ class Made(NamedTuple):
             return found
         if isinstance(found, Response):
             return cls(found, _ids_of(found))
-        if isinstance(found, Answer):
+        if isinstance(found, RowsAnswer):
             rows = EncodedRows()
             for _ in rows.steps(found.rows):
                 pass
@@ -156,7 +156,7 @@ class Made(NamedTuple):
         return cls(msgspec.json.encode(found), _ids_of(found))
 
     @classmethod
-    def of_rows(cls, answer: Answer, rows: EncodedRows) -> "Made":
+    def of_rows(cls, answer: RowsAnswer, rows: EncodedRows) -> "Made":
         """One whose rows are encoded."""
         return cls(msgspec.json.encode(answer.wrap(rows.encoded)), rows.ids)
 
@@ -172,7 +172,8 @@ class Made(NamedTuple):
 
 
 Work = Callable[
-    Concatenate[Asked, ...], A | Made | Answer | Response[Any] | Coroutine[Any, Any, A | Made | Answer | Response[Any]]
+    Concatenate[Asked, ...],
+    A | Made | RowsAnswer | Response[Any] | Coroutine[Any, Any, A | Made | RowsAnswer | Response[Any]],
 ]
 
 
@@ -211,7 +212,7 @@ def serves(
                 else:
                     # Encoded in the thread that made it: what is large would keep all others waiting.
                     found = await _in_room(asked, partial(call, lambda: _made(work(asked, **arguments))), reads=reads)
-                made = await asked.shown(found) if isinstance(found, Answer) else found
+                made = await asked.shown(found) if isinstance(found, RowsAnswer) else found
             asked.note_ids(made.ids)
             return json(made.answer, operation.status) if isinstance(made.answer, bytes) else made.answer
 
@@ -220,15 +221,15 @@ def serves(
     return made
 
 
-def _made(found: object) -> Made | Answer:
+def _made(found: object) -> Made | RowsAnswer:
     """An answer; one that takes room is left to be made when there is some."""
-    return found if isinstance(found, Answer) and found.room_bytes >= SMALL_BYTES else Made.of(found)
+    return found if isinstance(found, RowsAnswer) and found.room_bytes >= SMALL_BYTES else Made.of(found)
 
 
-async def _in_room(asked: Asked, make: Callable[[], Awaitable[Made | Answer]], *, reads: bool) -> Made | Answer:
+async def _in_room(asked: Asked, make: Callable[[], Awaitable[Made | RowsAnswer]], *, reads: bool) -> Made | RowsAnswer:
     """An answer with room for what it takes until it is sent. One that finds none is not kept meanwhile."""
     made = await make()
-    if isinstance(made, Answer) or made.size < SMALL_BYTES or asked.has_room(made.size, reads=reads):
+    if isinstance(made, RowsAnswer) or made.size < SMALL_BYTES or asked.has_room(made.size, reads=reads):
         return made
     size = made.size
     del made

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from ullage.embedded.rows import Rows
+from ullage.embedded.rows import LazyRows
 
 ANSWER_TIMES: Final = 2
 """What JSON takes while it becomes an answer, as a multiple of itself: its rows, and all of them together."""
@@ -18,10 +18,10 @@ ANSWER_TIMES: Final = 2
 Document = TypeVar("Document")
 
 
-class Answer(NamedTuple):
+class RowsAnswer(NamedTuple):
     """One that is not made yet: its rows, and the document that has them."""
 
-    rows: Rows[Any]
+    rows: LazyRows[Any]
     wrap: Callable[[list[Any]], object]
 
     @property

@@ -16,7 +16,7 @@ from ullage.wire.queues import FlowFile
 from ullage.wire.sessions import ChangesRequest, FlowFileChange, SessionStatus
 from ullage_agent.service.http.bodies import attributes_of, checked_attributes, contents_of, store
 from ullage_agent.service.http.resources import Asked, Made, gives, lifetime_of, serves
-from ullage_agent.service.http.rows import Answer, as_they_are, the_only_one
+from ullage_agent.service.http.rows import RowsAnswer, as_they_are, the_only_one
 from ullage_agent.service.http.served import finished
 from ullage_agent.service.limits import STEP_BYTES
 from ullage_agent.service.sessions import Lent
@@ -30,24 +30,24 @@ def _done(asked: Asked, work: Callable[[EmbeddedSession], object]) -> Made:
         return lent.once(asked.key, lambda: Made.of(work(held)))
 
 
-def _made(asked: Asked, make: Callable[[EmbeddedSession], FlowFile]) -> Answer:
+def _made(asked: Asked, make: Callable[[EmbeddedSession], FlowFile]) -> RowsAnswer:
     """Make something of one FlowFile. A repeat with the key makes nothing, and gets the same one."""
     return _taken(asked, lambda held: [make(held).id], the_only_one)
 
 
 def _taken(
     asked: Asked, take: Callable[[EmbeddedSession], list[str]], wrap: Callable[[list[Any]], object] = as_they_are
-) -> Answer:
+) -> RowsAnswer:
     """Have FlowFiles come to the session. Which ones is remembered, and not what they are: the session has that."""
     lent = _lent(asked)
     with lent.using() as held:
         asked.served.sessions.extend(lent)
         ids = lent.once(asked.key, lambda: Made(b"", take(held))).ids
         asked.note_ids(ids)
-        return Answer(held.rows(ids), wrap)
+        return RowsAnswer(held.rows(ids), wrap)
 
 
-async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileContent]) -> Answer:
+async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileContent]) -> RowsAnswer:
     """Take the body as content. A repeat with the key gets the first answer; its body is not read."""
     lent, key = _lent(asked), asked.key
     with lent.using() as held:
@@ -59,16 +59,16 @@ async def _written(asked: Asked, begin: Callable[[EmbeddedSession], FlowFileCont
                 return lent.once(key, lambda: Made(b"", [content.commit().id]))
 
             made = await store(asked.request, lambda: begin(held), finish)
-        return Answer(held.rows(made.ids), the_only_one)
+        return RowsAnswer(held.rows(made.ids), the_only_one)
 
 
 @serves(operations.BEGIN_SESSION)
-def begin(asked: Asked) -> Answer:
+def begin(asked: Asked) -> RowsAnswer:
     return shown(asked.served.sessions.begin(asked.principal, asked.repository, asked.data, asked.key))
 
 
 @serves(operations.GET_SESSION)
-def get(asked: Asked) -> Answer:
+def get(asked: Asked) -> RowsAnswer:
     return shown(_lent(asked))
 
 
@@ -79,7 +79,7 @@ def extend(asked: Asked) -> ActionResult:
 
 
 @serves(operations.POLL_SESSION)
-def poll(asked: Asked) -> Answer:
+def poll(asked: Asked) -> RowsAnswer:
     data = asked.data
     return _taken(asked, lambda held: held.polled(data.queue, data.count, data.attributes))
 
@@ -97,18 +97,18 @@ def read(asked: Asked) -> ReadableContent:
 
 
 @serves(operations.STORE_FLOW_FILE)
-async def store_new(asked: Asked, parent: list[str] | None = None, lifetime: LifetimeName = "default") -> Answer:
+async def store_new(asked: Asked, parent: list[str] | None = None, lifetime: LifetimeName = "default") -> RowsAnswer:
     attributes = attributes_of(asked.request)
     return await _written(asked, lambda held: held.begin(held.create(parent or (), attributes), lifetime_of(lifetime)))
 
 
 @serves(operations.WRITE_FLOW_FILE)
-async def write(asked: Asked, lifetime: LifetimeName = "default") -> Answer:
+async def write(asked: Asked, lifetime: LifetimeName = "default") -> RowsAnswer:
     return await _written(asked, lambda held: held.begin(asked["id"], lifetime_of(lifetime)))
 
 
 @serves(operations.APPEND_FLOW_FILE)
-async def append(asked: Asked) -> Answer:
+async def append(asked: Asked) -> RowsAnswer:
     return await _written(asked, lambda held: held.begin(asked["id"], appends=True))
 
 
@@ -119,28 +119,28 @@ def ingest(asked: Asked, queue: str, lifetime: LifetimeName = "default") -> Made
 
 
 @serves(operations.CREATE_FLOW_FILE)
-def create(asked: Asked) -> Answer:
+def create(asked: Asked) -> RowsAnswer:
     parents, attributes = asked.data.parents, asked.data.attributes
     return _made(asked, lambda held: held.create(parents, checked_attributes(attributes, STEP_BYTES)))
 
 
 @serves(operations.CLONE_FLOW_FILE)
-def clone(asked: Asked) -> Answer:
+def clone(asked: Asked) -> RowsAnswer:
     return _made(asked, lambda held: held.clone(asked["id"], asked.data.start, asked.data.size))
 
 
 @serves(operations.SPLIT_FLOW_FILE)
-def split(asked: Asked) -> Answer:
+def split(asked: Asked) -> RowsAnswer:
     return _taken(asked, lambda held: held.fragments(asked["id"], asked.data.sizes))
 
 
 @serves(operations.IMPORT_HANDLE)
-def import_handle(asked: Asked) -> Answer:
+def import_handle(asked: Asked) -> RowsAnswer:
     return _made(asked, lambda held: held.import_handle(asked.data.handle, asked.data.attributes))
 
 
 @serves(operations.MERGE_FLOW_FILES)
-def merge(asked: Asked) -> Answer:
+def merge(asked: Asked) -> RowsAnswer:
     data = asked.data
     given = {"header": data.header, "demarcator": data.demarcator, "footer": data.footer}
     return _made(asked, lambda held: held.merge(data.ids, **given))
@@ -234,10 +234,10 @@ def _lent(asked: Asked) -> Lent:
     return asked.served.sessions.find(asked["session"], asked.owner)
 
 
-def shown(lent: Lent) -> Answer:
+def shown(lent: Lent) -> RowsAnswer:
     """A session as a document."""
 
     def status(flow_files: list[Any]) -> SessionStatus:
         return SessionStatus(session=lent.id, visibility_seconds=lent.seconds, flow_files=flow_files)
 
-    return Answer(lent.session.rows(), status)
+    return RowsAnswer(lent.session.rows(), status)
