@@ -32,13 +32,13 @@ def require_packed(attributes: bytes, whose: str) -> None:
             f"the attributes of {whose} have {len(attributes)} bytes, at most {ATTRIBUTES_BYTES_MAX} are allowed: keep "
             "large values as content"
         )
-    if len(attributes) > ATTRIBUTES_MAX and (count := _count(attributes)) > ATTRIBUTES_MAX:
+    if len(attributes) > ATTRIBUTES_MAX and (count := attribute_count(attributes)) > ATTRIBUTES_MAX:
         raise TransactionTooLarge(
             f"{whose} has {count} attributes, at most {ATTRIBUTES_MAX} are allowed: keep what is long as content"
         )
 
 
-def _count(packed: bytes) -> int:
+def attribute_count(packed: bytes) -> int:
     """How many attributes these are, by the head of the map: one that is there twice counts twice."""
     head, wide = packed[0], {_MAP_16: 2, _MAP_32: 4}
     return int.from_bytes(packed[1 : 1 + wide[head]], "big") if head in wide else head - _EMPTY_MAP
