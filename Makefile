@@ -85,7 +85,7 @@ stress-full: $(STAMP) ## Every feature at once, killed and cut off at any moment
 calls-full: $(STAMP) ## Each call of the operator lost, repeated, late or refused, and the operator killed at it; MINUTES=40 with one SEED, goes on where it was
 	@ULLAGE_SEED=$(SEED) ULLAGE_CALLS_MINUTES=$(MINUTES) tools/stage "calls, seed $(SEED)" $(BIN)/python -m pytest -rP -n 0 --timeout 14400 tests/cluster/test_operator_calls.py
 
-spark-full: $(STAMP) ## A node stopped, killed, replaced or slow in each phase of a read, a write and a stream of Spark's, and the recipes, the example with Ray, the Thrift server, older versions of PySpark and a content of 20 GiB; MINUTES=40 with one SEED, goes on where it was
+spark-full: $(STAMP) ## A node stopped, killed, replaced or slow in each phase of a read, a write and a stream of Spark's, and the recipes, the example with Ray, the Thrift server, older versions of PySpark, the image's entrypoint and a content of 20 GiB; MINUTES=40 with one SEED, goes on where it was
 	@ULLAGE_SEED=$(SEED) ULLAGE_SPARK_MINUTES=$(MINUTES) tools/stage "spark, seed $(SEED)" $(BIN)/python -m pytest -rP -n 0 --timeout 14400 tests/spark/test_phases.py tests/spark/full_recipes.py tests/spark/full_ray.py tests/spark/full_thrift.py tests/spark/full_versions.py tests/spark/full_image.py tests/spark/full_large.py
 
 validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTES=40 with one SEED, a failing seed replays

@@ -16,7 +16,7 @@ settings.register_profile(
 )
 settings.load_profile("ullage")
 
-pytest_plugins = ["tests.support", "tests.failing_files", "tests.cluster.fixtures"]
+pytest_plugins = ["tests.support", "tests.places", "tests.failing_files", "tests.cluster.fixtures"]
 
 STORY = "tests/e2e/"
 """Its modules are chapters on one cluster: one worker tells them, while the others go on with the rest."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ullage.embedded.upkeep import initialize, repair, restore, salvage
     from ullage.enums import EventType, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
+    from ullage.interface.buckets import Bucket
     from ullage.interface.handles import Handles
     from ullage.interface.leases import Leases
     from ullage.interface.provenance import Provenance
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Bucket",
     "ContentStream",
     "EventQuery",
     "EventType",
@@ -80,6 +82,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Bucket": "ullage.interface.buckets",
     "ContentStream": "ullage.streams",
     "EventQuery": "ullage.wire.provenance",
     "EventType": "ullage.enums",

@@ -149,6 +149,20 @@ class NotABackup(UllageError):
     """The directory holds no backup."""
 
 
+class BackupOvertaken(UllageError):
+    """Somebody else wrote a backup to the same place meanwhile, and that one counts: nothing of it was touched."""
+
+
+class BucketRefused(UllageError):
+    """A bucket is not there, or its server refuses what is asked of it: no waiting helps. Names the bucket and key."""
+
+
+class BucketUnavailable(UllageError):
+    """A bucket's server does not answer, or not now, for as long as it was asked again. Names the bucket and key."""
+
+    retry_after_seconds = PRESSURE_SECONDS
+
+
 class RepositoryLocked(UllageError):
     """Another process has this repository open."""
 

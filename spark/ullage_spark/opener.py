@@ -351,12 +351,12 @@ def _nothing_more(start: int, count: int) -> bytes:
 
 def _near(client: SocketClient, where: Whereabouts) -> tuple[list[bytes], Any] | None:
     """The claims of one checksum, and their rows; None if all are to be asked for one by one, or over Flight."""
-    runs, apart, rows = where.neighbours()
-    if not len(rows):
+    near = where.nearest()
+    if not len(near.rows):
         return None
     with suppress(*LEFT_TO_FLIGHT):  # whoever asks for them one by one is told what it was
-        if found := client.read_neighbours(runs, apart):
-            return found, rows
+        if found := client.read_neighbours(near.runs, near.apart):
+            return found if near.numbers is None else [found[number] for number in near.numbers], near.rows
     return None
 
 

@@ -1,7 +1,9 @@
 """Where the contents of rows lie, column by column: millions of small ones leave no time for an object each."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from functools import reduce
+from operator import and_, or_
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +15,22 @@ ADDRESS: Final = ("resource_claim", "claim_offset", "claim_length", "claim_crc32
 """Where content lies on its node, as the table `flowfiles` has it."""
 
 NO_CLAIM: Final = -1
+
+WHOLE_MAX: Final = 2
+"""By how much claims may be larger than what is wanted of them, so that they are read together: they are all in memory
+at once. Of one that was split all parts are wanted as a rule; a part of each of ten thousand would take gibibytes.
+"""
+
+
+class Nearest(NamedTuple):
+    """How claims with one checksum are read, and for which `rows`. `numbers`: of each of these the number of its claim,
+    in the order in which they are read; None if each has one of its own.
+    """
+
+    runs: list[Neighbours]
+    apart: list[ApartClaim]
+    rows: Any
+    numbers: list[int] | None
 
 
 class Whereabouts:
@@ -66,17 +84,32 @@ class Whereabouts:
             yield first, end - first
             first, before = end, int(ends[end - 1])
 
-    def neighbours(self) -> tuple[list[Neighbours], list[ApartClaim], Any]:
-        """How claims with one checksum are read with few calls, and the row of each of them: first small ones, in the
-        order of their addresses, then others, in theirs. What is read is the whole claim; see `slices`.
+    def nearest(self) -> Nearest:
+        """How claims with one checksum are read with few calls: small ones in the order of their addresses, then others
+        in theirs, each once. What is read is the whole claim; see `slices`.
         """
-        resources, offsets, lengths = self._columns[:3]
+        resources, offsets, lengths, _, _, sizes = self._columns
         rows = ((lengths > 0) & (lengths <= BLOCK_BYTES)).nonzero()[0]
         for column in (offsets, resources, lengths > SMALL_BYTES):
             rows = rows[column[rows].argsort(kind="stable")]
-        small = int((lengths[rows] <= SMALL_BYTES).sum())
-        apart = list(zip(*(column[rows[small:]].tolist() for column in self._columns[:4]), strict=True))
-        return self._runs(rows[:small]) if small else [], apart, rows
+        claims, numbers = self._distinct(rows)
+        if lengths[claims].sum() > WHOLE_MAX * sizes[rows].sum():
+            rows = rows[lengths[rows] == sizes[rows]]
+            claims, numbers = self._distinct(rows)
+        small = int((lengths[claims] <= SMALL_BYTES).sum())
+        apart = list(zip(*(column[claims[small:]].tolist() for column in self._columns[:4]), strict=True))
+        return Nearest(self._runs(claims[:small]) if small else [], apart, rows, numbers)
+
+    def _distinct(self, rows: Any) -> tuple[Any, list[int] | None]:
+        """Of these rows, in the order of their addresses, the first of each claim, and of each the number of its claim;
+        None where they are all different.
+        """
+        addresses = [column[rows] for column in self._columns[:2]]
+        if not reduce(and_, (each[1:] == each[:-1] for each in addresses)).any():
+            return rows, None
+        whole = [column[rows] for column in self._columns[:4]]
+        is_other = reduce(or_, (each[1:] != each[:-1] for each in whole))
+        return rows[[0, *(is_other.nonzero()[0] + 1).tolist()]], [0, *is_other.cumsum().tolist()]
 
     def _runs(self, rows: Any) -> list[Neighbours]:
         """Of these rows, which are in the order of their addresses."""
@@ -105,12 +138,11 @@ class Whereabouts:
 
 
 def _firsts(resources: Any, offsets: Any, ends: Any) -> list[int]:
-    """Of claims in the order of their addresses those with which a call begins. One claim may be there several times;
-    of claims that overlap in any other way, which only made up ones do, each has a call of its own.
+    """Of claims in the order of their addresses those with which a call begins. Of claims that overlap, which only made
+    up ones do, each has a call of its own.
     """
     gaps = offsets[1:] - ends[:-1]
-    is_same = (offsets[1:] == offsets[:-1]) & (ends[1:] == ends[:-1])
-    is_first = (resources[1:] != resources[:-1]) | (gaps > GAP_BYTES) | ((gaps < 0) & ~is_same)
+    is_first = (resources[1:] != resources[:-1]) | (gaps > GAP_BYTES) | (gaps < 0)
     steps = offsets[1:] - offsets[:-1]
     steps[is_first] = 0
     windows = steps.cumsum() // WINDOW_BYTES

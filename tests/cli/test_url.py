@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from tests.certificates import Authority
 from tests.cli.test_commands import tree as tree  # the fixture
-from tests.service.running import LOCAL, Running, document_at
+from tests.service.running import LOCAL, Running, document_at, rest
 from tests.service.secured import Secured
 from tests.support import containers
 from ullage.contract import QueueDefaults, dump
@@ -93,6 +93,7 @@ def both_ways(tmp_path: Path) -> Tell:
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         (tmp_path / "before").rename(tmp_path / "r")
         with Running(document) as running, capture_logs():  # the service logs to this process' stdout
+            rest(running.server.host.repository)  # the command line on files has no maintenance either
             on_service = Teller("--url", running.url)
             story(on_service)
         assert on_service.regular() == on_files.regular()

@@ -21,10 +21,10 @@ from tests.cluster.tools import LEVELS, tool
 def build() -> None:
     """Build the programs and images of every level that this machine can run, unless the cache has them."""
     lacking = why_no_node()
-    levels, targets = ["release", "fleet", "node"], ["agent", "operator"]
+    levels, targets = ["bucket", "release", "fleet", "node"], ["agent", "operator"]
     if lacking:
         say(f"no real node can run here: {lacking}")
-        levels, targets = ["release", "fleet"], []
+        levels, targets = ["bucket", "release", "fleet"], []
     elif os.environ.get(FULL):
         levels, targets = [*levels, "spark"], [*targets, "spark"]
     with ThreadPoolExecutor(2) as lanes:  # an image takes one core and the network, a compiler all that is left

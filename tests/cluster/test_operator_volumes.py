@@ -232,8 +232,8 @@ def test_a_change_of_the_engine_s_format_waits_for_a_window(
         fleet.apply({**made, "spec": made["spec"] | {"maintenance": {"windows": list(windows)}}})
 
     def progress() -> str:
-        found = fleet.get("contentrepository", "flows", "--namespace", place)["status"]["conditions"]
-        return next(str(each["reason"]) for each in found if each["type"] == "Reconciling")
+        status = fleet.get("contentrepository", "flows", "--namespace", place).get("status") or {}
+        return "".join(each["reason"] for each in status.get("conditions", ()) if each["type"] == "Reconciling")
 
     apply(CLOSED)
     before = dict.fromkeys(NODES, OperatorSettings().agent_image)

@@ -90,6 +90,12 @@ TOOLS = {
             "kubeconform", "kubeconform", "github.com/yannh/kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform"
         ),
         Tool("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
+        Tool(
+            "versitygw",
+            "versitygw",
+            "github.com/versity/versitygw",
+            "github.com/versity/versitygw/cmd/versitygw",
+        ),
         Tool("coredns", "coredns", "github.com/coredns/coredns", "."),
         Tool(
             "spark-operator",
@@ -107,6 +113,7 @@ LEVELS = {
     "node": (*CONTROL_PLANE, "kubelet", "kube-proxy", "coredns"),
     "spark": ("spark-operator",),
     "release": ("helm", "oras", "kubeconform"),
+    "bucket": ("versitygw",),
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.crash.explore import SEED, resumed
 from tests.crash.failing import made, recoveries, require_sound
 from tests.crash.specs import SPEC
-from tests.crash.steps import clean, drop, put
+from tests.crash.steps import answered, clean, drop, put
 from tests.support import ManualClock, abandon
 from ullage.contract import HostPath, ProvenanceSettings
 from ullage.engine.check.repair import Mend
@@ -231,3 +231,22 @@ def test_what_an_unclean_start_serves_survives_a_loss_of_power() -> None:
         with Engine.open(SPEC, CrashFiles(image), clock) as recovered:
             require_sound(recovered)
             assert _served(recovered) == served
+
+
+@pytest.mark.parametrize("names", [("runs",), ("runs", "runs/answers")])
+def test_a_directory_that_a_killed_process_has_made_survives_a_loss_of_power(names: tuple[str, ...]) -> None:
+    """It was not synced: whoever finds it there sees to that before anything that counts lies in it."""
+    repository, files, clock = made()
+    repository.close()
+    for name in names:
+        files.make_directory(f"/r/flowfile/{name}")
+
+    with Engine.open(SPEC, files, clock) as repository:
+        answered(1)(repository, clock)
+        repository.checkpoint()
+        point = files.crash_point()
+        abandon(repository)
+
+    for recovered, _ in recoveries(point):
+        assert len(recovered.ledger.answers.runs()) == 1
+        assert recovered.check().problems == ()

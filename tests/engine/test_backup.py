@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from tests.engine.provenance.history import history, told
 from tests.failing_files import FailingFiles
+from tests.places import Place
 from tests.support import Workshop, committing, content_sizes, drain, flip, put_all, put_each, spec_at
 from tests.threads import begin
 from ullage.contract import ContainerSettings, Quantity
@@ -26,17 +27,17 @@ TWO = {"containers": (ContainerSettings(name="c1", sub_path="c1"), ContainerSett
 
 
 @contextmanager
-def restored(source: Path, root: Path, **sections: Any) -> Iterator[Engine]:
+def restored(source: Path | Place, root: Path, **sections: Any) -> Iterator[Engine]:
     """Restored, checked deeply, and open."""
     spec = spec_at(root, **sections)
-    Engine.restore_backup(str(source), spec)
+    Engine.restore_backup(source.to if isinstance(source, Place) else str(source), spec)
     with Engine.open(spec) as repository:
         assert repository.check(deep=True).problems == ()
         assert repository.check().orphans == ()
         yield repository
 
 
-def restored_queue(source: Path, root: Path, queue: str, **sections: Any) -> list[bytes]:
+def restored_queue(source: Path | Place, root: Path, queue: str, **sections: Any) -> list[bytes]:
     """What stands in a queue after a restore."""
     with restored(source, root, **sections) as repository:
         return drain(repository, queue)
@@ -46,16 +47,18 @@ def files_below(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
 
 
-def test_a_restored_backup_holds_what_was_committed_and_nothing_later(repository: Engine, tmp_path: Path) -> None:
+def test_a_restored_backup_holds_what_was_committed_and_nothing_later(
+    repository: Engine, tmp_path: Path, place: Place
+) -> None:
     """Content of any size, handles, an open resource claim and the queue's order come back; later commits do not."""
     contents = [b"a" * KB, b"b" * (3 << 20), b"", b"c" * 70 * KB]
     put_all(repository, "q", contents)
     handle = repository.handles.put(b"kept by id")
 
-    repository.backup(str(tmp_path / "b"))
+    repository.backup(place.to)
     put_all(repository, "q", [b"later"])
 
-    with restored(tmp_path / "b", tmp_path / "r") as again:
+    with restored(place, tmp_path / "r") as again:
         with again.handles.get(handle) as reader:
             assert reader.read() == b"kept by id"
         assert drain(again, "q") == contents
@@ -63,45 +66,47 @@ def test_a_restored_backup_holds_what_was_committed_and_nothing_later(repository
         assert again.check(deep=True).problems == ()
 
 
-def test_unchanged_files_are_not_copied_again(workshop: Workshop, tmp_path: Path) -> None:
+def test_unchanged_files_are_not_copied_again(workshop: Workshop, tmp_path: Path, place: Place) -> None:
     """The second backup copies what is new, keeps the rest untouched, and drops what is gone."""
     repository = workshop.make(archive={"enabled": False}, provenance={"enabled": False})
     put_all(repository, "old", [b"o" * (2 << 20)])
     put_all(repository, "gone", [b"g" * (2 << 20)])
-    first = repository.backup(str(tmp_path / "b"))
+    first = repository.backup(place.to)
     repository.queues.drop(repository.queue("gone"))
     repository.reclamation.clean()
     put_all(repository, "new", [b"n" * 100 * KB])
 
-    second = repository.backup(str(tmp_path / "b"))
+    second = repository.backup(place.to)
 
-    (run,) = (tmp_path / "b" / "runs").iterdir()
+    (run,) = (place.folder / "runs").iterdir()
     checksums = run.stat().st_size
     assert first.copied_bytes == (4 << 20) + checksums
     assert (second.copied_files, second.copied_bytes) == (1, 100 * KB)
     assert (second.kept_files, second.kept_bytes) == (2, (2 << 20) + checksums)
-    kept = [name for name in files_below(tmp_path / "b") if name.startswith("content")]
+    kept = [name for name in files_below(place.folder) if name.startswith("content")]
     assert len(kept) == 2
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "new") == [b"n" * 100 * KB]
+    assert restored_queue(place, tmp_path / "r", "new") == [b"n" * 100 * KB]
 
 
-def test_a_truncated_resource_claim_is_copied_anew(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_truncated_resource_claim_is_copied_anew(workshop: Workshop, tmp_path: Path, place: Place) -> None:
     """Another generation and length is another file of the backup."""
     repository = workshop.make(provenance={"enabled": False})
     with committing(repository) as session:
         session.transfer(session.write(session.create(), b"s" * KB), "small")
         session.transfer(session.write(session.create(), b"l" * 3000 * KB), "large")
-    repository.backup(str(tmp_path / "b"))
+    repository.backup(place.to)
     repository.queues.drop(repository.queue("large"))
     repository.reclamation.execute(repository.reclamation.plan_truncation(eager=True))
 
-    report = repository.backup(str(tmp_path / "b"))
+    report = repository.backup(place.to)
 
     assert report.copied_bytes < 10 * KB
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "small") == [b"s" * KB]
+    assert restored_queue(place, tmp_path / "r", "small") == [b"s" * KB]
 
 
-def test_writing_and_reclaiming_go_on_while_a_backup_is_written(workshop: Workshop, tmp_path: Path) -> None:
+def test_writing_and_reclaiming_go_on_while_a_backup_is_written(
+    workshop: Workshop, tmp_path: Path, place: Place
+) -> None:
     """Commits, drops, a checkpoint and a cleaning between two copied files: the backup is of one moment still."""
     repository = workshop.make(archive={"enabled": False})
     contents = [bytes([n]) * 60 * KB for n in range(8)]
@@ -115,27 +120,27 @@ def test_writing_and_reclaiming_go_on_while_a_backup_is_written(workshop: Worksh
             cleaned.append(begin(repository.reclamation.clean))  # waits until the backup has what it needs
         put_all(repository, "later", [b"x" * KB])
 
-    repository.backup(str(tmp_path / "b"), interfere)
+    repository.backup(place.to, interfere)
     cleaned[0].result(60)
 
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == contents
+    assert restored_queue(place, tmp_path / "r", "q") == contents
     assert len(content_sizes(workshop.path)) < 8
 
 
-def test_containers_can_lie_elsewhere_after_a_restore(workshop: Workshop, tmp_path: Path) -> None:
+def test_containers_can_lie_elsewhere_after_a_restore(workshop: Workshop, tmp_path: Path, place: Place) -> None:
     """Names stay, paths may change; a container that the spec lacks is named."""
     repository = workshop.make(storage=TWO)
     contents = [bytes([n]) * 60 * KB for n in range(6)]
     put_each(repository, "q", contents)
-    repository.backup(str(tmp_path / "b"))
+    repository.backup(place.to)
 
     with pytest.raises(InvalidArgument, match="has containers c2"):
-        Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "none"))
+        Engine.restore_backup(place.to, spec_at(tmp_path / "none"))
     elsewhere = {
         "containers": (ContainerSettings(name="c2", sub_path="x/y"), ContainerSettings(name="c1", sub_path="z"))
     }
 
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "q", storage=elsewhere) == contents
+    assert restored_queue(place, tmp_path / "r", "q", storage=elsewhere) == contents
     assert not (tmp_path / "none").exists()
 
 
@@ -162,30 +167,32 @@ def test_a_directory_that_is_not_empty_is_left_alone(workshop: Workshop, tmp_pat
     assert files_below(other) == {"thesis.txt": b"the only copy"}
 
 
-def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, tmp_path: Path) -> None:
+def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, tmp_path: Path, place: Place) -> None:
     """Each repository needs a directory of its own."""
     put_all(workshop.make(), "q", [b"x"])
-    workshop.repository.backup(str(tmp_path / "b"))
+    workshop.repository.backup(place.to)
     spec = spec_at(tmp_path / "second")
     Engine.initialize(spec)
 
     with Engine.open(spec) as second, pytest.raises(DirectoryNotEmpty, match="backup of repository"):
-        second.backup(str(tmp_path / "b"))
+        second.backup(place.to)
 
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"x"]
+    assert restored_queue(place, tmp_path / "r", "q") == [b"x"]
 
 
 @pytest.mark.parametrize("pattern", ["content/*/*", "flowfile/*", "backup.json"])
-def test_a_flipped_bit_of_a_backup_is_found_by_the_restore(workshop: Workshop, tmp_path: Path, pattern: str) -> None:
+def test_a_flipped_bit_of_a_backup_is_found_by_the_restore(
+    workshop: Workshop, tmp_path: Path, place: Place, pattern: str
+) -> None:
     """Every file has its checksum; what does not match never becomes a repository."""
     repository = workshop.make()
     put_all(repository, "q", [b"x" * 60 * KB])
-    repository.backup(str(tmp_path / "b"))
-    file = next((tmp_path / "b").glob(pattern))
+    repository.backup(place.to)
+    file = next(place.folder.glob(pattern))
     flip(file, file.stat().st_size // 2)
 
     with pytest.raises(RepositoryDamaged, match="checksum"):
-        Engine.restore_backup(str(tmp_path / "b"), spec_at(tmp_path / "r"))
+        Engine.restore_backup(place.to, spec_at(tmp_path / "r"))
 
     assert not (tmp_path / "r" / "ullage.json").exists()
 
@@ -244,20 +251,20 @@ def test_the_commands_back_up_and_restore(workshop: Workshop, tmp_path: Path) ->
     assert (tmp_path / "r" / "elsewhere").is_dir()
 
 
-def test_history_is_in_the_backup(repository: Engine, tmp_path: Path) -> None:
+def test_history_is_in_the_backup(repository: Engine, tmp_path: Path, place: Place) -> None:
     """Events in files and those that only the log held come back with their numbers, and go on from there."""
     for _ in range(2):
         put_all(repository, "q", [b"x"] * 3)
         repository.provenance.drain()
     put_all(repository, "q", [b"y"])
-    repository.backup(str(tmp_path / "b"))
+    repository.backup(place.to)
     put_all(repository, "q", [b"later"])
-    report = repository.backup(str(tmp_path / "b"))
+    report = repository.backup(place.to)
     expected = [told(event) for event in history(repository)]
     put_all(repository, "q", [b"later still"])
 
     assert report.kept_files > 2
-    with restored(tmp_path / "b", tmp_path / "r") as again:
+    with restored(place, tmp_path / "r") as again:
         assert [told(event) for event in history(again)] == expected
         put_all(again, "q", [b"z"])
         assert [event.sequence for event in history(again)] == list(range(1, len(expected) + 2))
@@ -311,3 +318,18 @@ def test_punched_and_rewritten_files_are_in_the_backup(workshop: Workshop, tmp_p
         taken = sum(file.stat().st_blocks * 512 for file in root.rglob("*-*") if file.is_file())
         assert taken < survey.disk_bytes + MB
     assert report.copied_files > 0
+
+
+def test_what_somebody_removed_from_a_backup_is_copied_again(repository: Engine, tmp_path: Path, place: Place) -> None:
+    """Gone or cut, it is in the next one: nobody has to notice it before."""
+    contents = [bytes([n]) * 60 * KB for n in range(3)]
+    put_each(repository, "q", contents)
+    first = repository.backup(place.to)
+    gone, cut = sorted((place.folder / "content" / "c1").iterdir())[:2]
+    gone.unlink()
+    cut.write_bytes(b"")
+
+    again = repository.backup(place.to)
+
+    assert (again.copied_files, again.kept_files) == (2, first.copied_files - 2)
+    assert restored_queue(place, tmp_path / "r", "q") == contents

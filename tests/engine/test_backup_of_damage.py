@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from tests.engine.test_backup import TWO, restored_queue
 from tests.failing_files import FailingFiles
 from tests.fuzz.corpus import header_of, with_header
+from tests.places import Place
 from tests.support import Workshop, claim_of, drain, flip, put_all, put_each, spec_at
 from ullage.contract import Quantity
 from ullage.engine.engine import Engine
@@ -253,13 +254,15 @@ def test_a_swap_file_that_only_a_record_set_aside_may_mean_is_in_the_backup(work
 
 
 @pytest.mark.parametrize("how", ["gone", "cut", "flipped"])
-def test_the_last_backups_copy_of_damaged_content_is_kept(workshop: Workshop, tmp_path: Path, how: str) -> None:
+def test_the_last_backups_copy_of_damaged_content_is_kept(
+    workshop: Workshop, tmp_path: Path, place: Place, how: str
+) -> None:
     """The file grew since then, so that the backup wants it anew: what can't be read any more stays, backup after
     backup, until it is mended.
     """
     repository = workshop.make(claims={"max_appendable_size": Quantity(MB)})
     (first,) = put_all(repository, "q", [b"1" * 60 * KB])
-    repository.backup(str(tmp_path / "b"))
+    repository.backup(place.to)
     (second,) = put_all(repository, "q", [b"2" * 60 * KB])
     assert claim_of(first).resource == claim_of(second).resource
     workshop.kill()
@@ -267,19 +270,19 @@ def test_the_last_backups_copy_of_damaged_content_is_kept(workshop: Workshop, tm
     repository = workshop.open()
 
     for number in range(3):
-        report = repository.backup(str(tmp_path / "b"))
+        report = repository.backup(place.to)
         assert [saved.id for saved in report.saved] == [first.id]
         assert [lost.id for lost in report.lost] == ([] if how == "flipped" else [second.id])
         spec = spec_at(tmp_path / f"r{number}")
-        Engine.restore_backup(str(tmp_path / "b"), spec)
+        Engine.restore_backup(place.to, spec)
         with Engine.open(spec) as again:
             assert len(again.check(deep=True).problems) == len(report.lost)
             assert drain(again, "q") == [b"1" * 60 * KB, *([b"2" * 60 * KB] if how == "flipped" else [])]
     path.write_bytes(whole)
-    report = repository.backup(str(tmp_path / "b"))
+    report = repository.backup(place.to)
 
     assert (report.lost, report.saved) == ((), ())
-    assert restored_queue(tmp_path / "b", tmp_path / "r", "q") == [b"1" * 60 * KB, b"2" * 60 * KB]
+    assert restored_queue(place, tmp_path / "r", "q") == [b"1" * 60 * KB, b"2" * 60 * KB]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

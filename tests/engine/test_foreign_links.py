@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from tests.support import Workshop, put_all, spec_at
 from ullage.beneath import LeadsOut
-from ullage.engine.backupfiles import MANIFEST
+from ullage.engine.backupplace import MANIFEST
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.salvaging import salvage

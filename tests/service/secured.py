@@ -100,6 +100,14 @@ class Secured:
         assert self.running.server.reload_certificate() == ""
         return serial
 
+    def refuses(self) -> bool:
+        """Whether the service has refused what its files hold now: it says so once, to whoever looked first, which may
+        have been itself.
+        """
+        server = self.running.server
+        assert server._certificate is not None
+        return server.reload_certificate() != "" or server._certificate._refused != ()
+
     def serial(self, name: str = "http") -> int:
         """Of the certificate that a new connection gets."""
         host, port = self.url(name).rpartition("//")[2].split(":")

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
+from unittest import mock
 
 import pytest
 
@@ -373,7 +374,11 @@ def shared(tmp_path: Path, **limits: int) -> Iterator[Shared]:
         tls={"mode": TlsMode.NONE},
         auth={"mode": AuthMode.TOKEN_FILE, "token_file": str(file)},
     )
-    with Running(document, Limits(turn_seconds=600.0, **limits)) as running:
+    # Its own look, every two seconds, gives turns to whoever has begun nothing for a moment: it must not matter when.
+    with (
+        Running(document, Limits(turn_seconds=600.0, **limits)) as running,
+        mock.patch.object(running.server.turns, "look"),
+    ):
         found = Shared(running, tokens)
         for name in tokens:
             found.put(name, "HTTP")  # the first one reserves numbers of files, which is a transaction of its own

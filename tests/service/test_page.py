@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.service.browser import Browser
-from tests.service.running import Running, document_at, until
+from tests.service.running import Running, document_at, rest, until
 from tests.support import committing
 from ullage.contract import AuthMode, Duration as Time, MaintenanceOperation, Window
 from ullage.engine.reclaim.policies import POLICIES
@@ -54,6 +54,7 @@ def browser(tmp_path: Path) -> Iterator[Browser]:
 def filled(tmp_path: Path) -> Iterator[Running]:
     """A server with content that lives, dead tails, dead middles, files that nobody uses, and a lease."""
     with Running(document_at(tmp_path / "repository", **NO_ARCHIVE)) as running:
+        rest(running.server.host.repository)  # it would give back what the test is about to look at
         fill(running)
         yield running
 
@@ -120,7 +121,7 @@ def exact(browser: Browser, selector: str) -> int:
 
 
 def shown_unchanged(running: Running, browser: Browser) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A container and its resource claims, shown while they stayed as they were: maintenance may run at any time."""
+    """A container and its resource claims, shown while they stayed as they were."""
     browser.until(IS_IDLE)
     browser.click("#follow")
 
@@ -240,6 +241,7 @@ def test_the_figures_are_those_of_the_survey(filled: Running, browser: Browser) 
 def test_fill_drop_dry_run_reclaim_search_lineage_replay(tmp_path: Path, browser: Browser) -> None:
     """A person follows content from its arrival to the space it gave back, and is told why its past cannot return."""
     with Running(document_at(tmp_path / "repository", **NO_ARCHIVE)) as running:
+        rest(running.server.host.repository)  # as above
         browser.open(running.url)
         browser.until("document.querySelector('#map-empty').checkVisibility()")
 

@@ -2,7 +2,6 @@
 
 import gc
 import hashlib
-import itertools
 import os
 import random
 import threading
@@ -20,11 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
-from ullage.client.descriptors import SMALL_BYTES, WINDOW_BYTES
 from ullage.client.socket import SocketClient
 from ullage.contentfile import ContentFile
 from ullage.contract import AuthMode, QueueRule
-from ullage.wire.frames import BLOCK_BYTES, ClaimKey, Place
+from ullage.wire.frames import ClaimKey, Place
 from ullage.wire.tickets import TableTicket
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
@@ -32,7 +30,7 @@ from ullage_spark.errors import ContentUnreadable
 from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import AHEAD, ContentUse, Opener, pickled
 from ullage_spark.settings import SourceOptions
-from ullage_spark.whereabouts import ADDRESS, Whereabouts
+from ullage_spark.whereabouts import ADDRESS
 from ullage_spark.workers import begin_task
 
 Key = TypeVar("Key")
@@ -182,45 +180,6 @@ def test_each_row_gets_its_own_content_whatever_the_order_of_rows(
     chosen = [*shuffled, uuids.index(harmed.id)]
     assert opened(chosen, tells_problems=True) == [(uuids[at], expected[uuids[at]]) for at in chosen]
     path.write_bytes(before)
-
-
-def test_small_claims_are_read_with_few_calls_of_bounded_size(seed: int) -> None:
-    """In any order, several times, with others between them: each is found where it lies, and none is read twice."""
-    chance = random.Random(seed)
-    places = []
-    lengths = [1, 1_000, 5_000] * 50 + [SMALL_BYTES, SMALL_BYTES + 1, BLOCK_BYTES, BLOCK_BYTES + 1]
-    for resource in range(3):
-        offset = 0
-        for _ in range(500):
-            places.append((resource, offset, (length := chance.choice(lengths))))
-            offset += length
-    chosen = chance.choices(places, k=3_000)
-    columns = [[*column, -1] for column in zip(*((*each, 7, 0, each[2]) for each in chosen), strict=True)]
-    where = Whereabouts.of(pa.record_batch(list(map(pa.array, columns)), names=list(ADDRESS)))
-
-    runs, apart, rows = where.neighbours()
-
-    found = [
-        (run.resource, run.offset + begin, end - begin)
-        for run in runs
-        for begin, end in zip(run.begins, run.ends, strict=True)
-    ]
-    found += [claim[:3] for claim in apart]
-    small = [at for at, (_, _, length) in enumerate(chosen) if length <= BLOCK_BYTES]
-    assert (sorted(rows.tolist()), where.others(rows)) == (small, sorted({*range(3_001)} - {*small}))
-    assert found == [chosen[row] for row in rows.tolist()]
-    assert [claim[:3] for claim in apart] == sorted(each for each in chosen if SMALL_BYTES < each[2] <= BLOCK_BYTES)
-    assert all(run.span == max(run.ends) <= WINDOW_BYTES + 2 * SMALL_BYTES for run in runs)
-    bounds = [(run.resource, run.offset, run.offset + run.span) for run in runs]
-    assert all(after[0] > before[0] or after[1] >= before[2] for before, after in itertools.pairwise(bounds))
-    wanted = sum(length for _, _, length in set(chosen) if length <= SMALL_BYTES)
-    assert sum(run.span for run in runs) < 2 * wanted
-    assert len(runs) < len(found) / 20
-    assert where.part(3_000, 1).neighbours()[0] == []
-    large = [at for at, (_, _, length) in enumerate(chosen) if length > BLOCK_BYTES]
-    firsts = [next(at for at in small if chosen[at][0] == resource) for resource in range(3)]
-    assert where.asked_rows() == sorted([*firsts, *large])
-    assert (where.part(3_000, 1).asked_rows(), where.part(0, 0).asked_rows()) == ([], [])
 
 
 def test_a_task_holds_the_contents_of_one_group_at_a_time(fleet: Fleet) -> None:

@@ -12,6 +12,8 @@ from ullage.client.queues import RemoteQueues
 from ullage.client.reclamation import RemoteReclamation
 from ullage.client.retries import Retries
 from ullage.client.session import RemoteSession
+from ullage.errors import InvalidArgument
+from ullage.interface.buckets import Bucket
 from ullage.interface.checks import (
     accepted_loss,
     checked_number,
@@ -92,7 +94,9 @@ class RemoteRepository(Repository):
     def checkpoint(self, *, on_progress: Callable[[int], None] | None = None) -> CheckpointReport:
         return self.link.ask(operations.CHECKPOINT)
 
-    def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
+    def backup(self, destination: str | Bucket, *, on_progress: Bytes | None = None) -> BackupReport:
+        if isinstance(destination, Bucket):
+            raise InvalidArgument("a service writes backups to directories: open the repository itself for a bucket")
         return self.link.ask(
             operations.BACK_UP, BackupRequest(destination=checked_path(destination, "a backup's directory"))
         )

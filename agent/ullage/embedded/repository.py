@@ -16,6 +16,7 @@ from ullage.contract import (
     load_yaml,
 )
 from ullage.embedded.acting import LOCAL, Acting
+from ullage.embedded.backupplaces import place_of_backup
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.embedded.holders import Holders
@@ -35,11 +36,11 @@ from ullage.engine.forking import REFUSED, lose, refuse_in_child
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import FlowFileRecord
 from ullage.errors import ForkedRepository, HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
+from ullage.interface.buckets import Bucket
 from ullage.interface.checks import (
     accepted_loss,
     checked_number,
     checked_part,
-    checked_path,
     session_request,
     volume_forgotten,
 )
@@ -302,11 +303,11 @@ class EmbeddedRepository(Repository):
         log = self.engine.log
         return CheckpointReport(last_transaction=log.snapshot_id, snapshot_bytes=log.snapshot_bytes)
 
-    def backup(self, destination: str, *, on_progress: Bytes | None = None, within: str = "") -> BackupReport:
+    def backup(self, destination: str | Bucket, *, on_progress: Bytes | None = None, within: str = "") -> BackupReport:
         """`within` is a folder that others may write to, with the destination in it: no link below it is followed."""
         self._require_open()
-        path = checked_path(destination, "a backup's directory")
-        return self.engine.backup(path, on_progress or (lambda _done, _total: None), within)
+        place = place_of_backup(destination)
+        return self.engine.backup(place, on_progress or (lambda _done, _total: None), within)
 
     def forked(self) -> None:
         """Called in a forked child: from now on everything is refused."""

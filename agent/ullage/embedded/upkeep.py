@@ -11,12 +11,16 @@ from ullage.contract import (
     Metadata,
     StorageSettings,
 )
+from ullage.embedded.backupplaces import place_of_backup
 from ullage.embedded.repository import described, open_embedded
+from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupfiles import read_manifest
+from ullage.engine.backupplace import BackupPlace
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.salvaging import salvage as _salvage
 from ullage.errors import InvalidArgument
+from ullage.interface.buckets import Bucket
 from ullage.interface.repository import Bytes
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import InitReport, Mended, RecoveryReport, RepairReport, RestorationReport
@@ -72,7 +76,7 @@ def repair(
 
 
 def restore(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Bucket,
     root: str | os.PathLike[str],
     *,
     containers: Mapping[str, str] | None = None,
@@ -80,17 +84,19 @@ def restore(
 ) -> RestorationReport:
     """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
 
-    `containers` says where below `root` some containers go, by name; the others lie where they lay. NotABackup;
-    DirectoryNotEmpty; InvalidArgument for a container that the backup does not have.
+    `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`. `containers` says where below `root`
+    some containers go, by name; the others lie where they lay. NotABackup; DirectoryNotEmpty; InvalidArgument for a
+    container that the backup does not have; BucketRefused; BucketUnavailable.
 
     >>> report = repository.backup("copy")
     >>> restored = ullage.restore("copy", "again", containers={"c1": "disks/one"})
     >>> restored.backup.last_id == report.last_id, restored.check.problems
     (True, ())
     """
-    source = os.path.abspath(source)
-    document = _document_of(source, root, dict(containers or {}))
-    report = Engine.restore_backup(source, document.spec, on_progress=on_progress or (lambda _done, _total: None))
+    said = place_of_backup(source)
+    place = DirectoryPlace(OsFiles(), os.path.abspath(said)) if isinstance(said, str) else said
+    document = _document_of(place, root, dict(containers or {}))
+    report = Engine.restore_backup(place, document.spec, on_progress=on_progress or (lambda _done, _total: None))
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
 
@@ -118,9 +124,9 @@ def salvage(
     return _salvage(os.path.abspath(source), spec, on_progress=on_progress or (lambda _done, _total: None))
 
 
-def _document_of(source: str, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:
+def _document_of(source: BackupPlace, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:
     """The repository that a backup becomes."""
-    identity = read_manifest(OsFiles().without_links_below(source), source).identity
+    identity = read_manifest(source).identity
     if unknown := sorted(mapped.keys() - identity.containers.keys()):
         raise InvalidArgument(f"the backup has no container {unknown[0]}, only {', '.join(identity.containers)}")
     storage = StorageSettings(

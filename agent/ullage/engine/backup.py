@@ -12,17 +12,17 @@ volume may have been put back as it was, and numbers are used again then.
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 
 import msgspec
 from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
-from ullage.engine.backupcontent import ContentGatherer, copy_file, crc_of
+from ullage.engine.backupcontent import ContentGatherer
+from ullage.engine.backupdirectory import DirectoryPlace, read_pieces
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
-    MANIFEST,
     RUNS_DIRECTORIES,
     BackupFile,
     BackupManifest,
@@ -32,6 +32,7 @@ from ullage.engine.backupfiles import (
     lies_in,
     read_manifest,
 )
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, BackupPlace
 from ullage.engine.backupswaps import swap_sources
 from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
@@ -42,7 +43,7 @@ from ullage.engine.documents import (
     unavailable_run,
     unavailable_swap_file,
 )
-from ullage.engine.files import PARTIAL_SUFFIX, Files, make_directories, replace_file
+from ullage.engine.files import PARTIAL_SUFFIX
 from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
@@ -50,19 +51,17 @@ from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.runfiles import RUNS, run_name
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, RunFile, SetAside, SwapOut
-from ullage.engine.opening import SWAP, RepositoryIdentity
+from ullage.engine.opening import RepositoryIdentity
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage.engine.reclaim.compactor import Compactor
 from ullage.engine.repositories import ContentStore, ProvenanceRepository
 from ullage.engine.unavailable import UnavailableContents
-from ullage.engine.wal.records import RecordReader, write_records
+from ullage.engine.wal.records import RecordReader, record_pieces
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport
-
-CONTENT = "content"
 
 Progress = Callable[[int, int], None]
 
@@ -100,40 +99,47 @@ class Backup:
         self._lock = threading.Lock()
 
     def write(
-        self, identity: RepositoryIdentity, destination: str, on_progress: Progress, within: str = ""
+        self, identity: RepositoryIdentity, destination: str | BackupPlace, on_progress: Progress, within: str = ""
     ) -> BackupReport:
-        """Bring the backup in `destination` up to date, or begin one; `on_progress` gets bytes copied and to copy.
+        """Bring the backup in a directory or another place up to date, or begin one; `on_progress` gets bytes copied
+        and to copy.
 
         Until it returns, nothing dead is given back. DirectoryNotEmpty: it holds something else; InvalidArgument: it
         lies in the repository, or another package or memory keeps content or FlowFiles. An error leaves the last backup
         as it was. Content that can't be read is none: the report names what the backup lacks, and what it keeps of the
         last one because it can't be read any more.
 
-        No link is followed below `within`, which is the destination if it is empty: InvalidArgument where one lies.
+        No link is followed below `within`, which is the directory if it is empty: InvalidArgument where one lies.
         """
-        self._require_apart(destination)
+        if isinstance(destination, str):
+            self._require_apart(destination)
+            destination = DirectoryPlace(self._files, destination, within)
         content = self._copied_content(identity)
-        with self._lock, self._following_no_links(within or destination):
+        with self._lock, _following_no_links():
             return self._write(identity, content, destination, on_progress)
 
     def _write(
-        self, identity: RepositoryIdentity, content: FileContentStore, destination: str, on_progress: Progress
+        self, identity: RepositoryIdentity, content: FileContentStore, place: BackupPlace, on_progress: Progress
     ) -> BackupReport:
         with self._keeping():
-            previous = _previous(self._files, destination, identity)
-            make_directories(self._files, destination)
+            previous = _previous(place, identity)
+            had = {} if previous is None else _had(place, previous)
+            place.prepare()
             sequence = 1 if previous is None else previous.sequence + 1
-            (snapshot, header, named), (events, event_sources) = self._write_moment(destination, sequence)
-            had = {} if previous is None else {file.path: file for file in all_files(previous)}
+            (snapshot, header, named), (events, event_sources) = self._write_moment(place, sequence)
             doubted = {each.summary.name for each, _ in self._unavailable.passed_over(LISTED_MAX)}
             swaps = swap_sources(self._files, self._swap_files, named.swaps, named.set_aside, had, doubted, sequence)
             sources = [*swaps.sources, *self._run_sources(named), *self._sources(content, named), *event_sources]
             # What the last backup has under the same path has the same bytes: no file of one is written twice.
-            kept = [msgspec.structs.replace(file, crc=had[file.path].crc) for _, file in sources if file.path in had]
+            kept = [
+                msgspec.structs.replace(file, crc=had[file.path].crc, suffix=had[file.path].suffix)
+                for _, file in sources
+                if file.path in had
+            ]
             missing = [(source, file) for source, file in sources if file.path not in had]
-            before = {file.resource: file.path for file in (previous.contents if previous is not None else ())}
+            before = {file.resource: file.lies_at for file in had.values() if file.container}
             damages = _Damages()
-            copied = self._copy_all(destination, sequence, missing, before, damages, on_progress)
+            copied = self._copy_all(place, sequence, missing, before, damages, on_progress)
             files = (*copied, *kept)
             manifest = BackupManifest(
                 format=BACKUP_FORMAT,
@@ -147,12 +153,10 @@ class Backup:
                 provenance=(*(file for file in files if file.directory and not is_run(file)), *events),
                 runs=tuple(file for file in files if is_run(file)),
             )
-            # Names before the manifest that lists them: its rename is the commit point.
-            for directory in sorted({os.path.dirname(file.path) for file in all_files(manifest)}):
-                self._files.sync_directory(os.path.join(destination, directory))
-            replace_file(self._files, os.path.join(destination, MANIFEST), encode_manifest(manifest))
+            listed = {file.lies_at for file in all_files(manifest)}
+            place.publish(encode_manifest(manifest), listed)
         # After the commit point: what the last backup alone had was still its own until then.
-        self._remove_unlisted(destination, manifest)
+        place.remove_unlisted(listed)
         kept_damages = self._named_kept(sources, had, {claim.index for claim in named.claims if claim.unproved})
         return BackupReport(
             last_id=header.last_id,
@@ -203,20 +207,6 @@ class Backup:
             )
 
     @contextmanager
-    def _following_no_links(self, folder: str) -> Iterator[None]:
-        """Whoever can plant one where backups lie would have the repository's process write or read elsewhere."""
-        files = self._files
-        self._files = files.without_links_below(folder)
-        try:
-            yield
-        except LeadsOut as error:
-            raise InvalidArgument(
-                f"a link lies where the backup goes, on the way to {error.filename}: remove it"
-            ) from error
-        finally:
-            self._files = files
-
-    @contextmanager
     def _keeping(self) -> Iterator[None]:
         """While this lasts, no file that a snapshot may name is given back."""
         keeping_events = nullcontext() if self._events is None else self._events.keeping()
@@ -224,50 +214,41 @@ class Backup:
             yield
 
     def _write_moment(
-        self, destination: str, sequence: int
+        self, place: BackupPlace, sequence: int
     ) -> tuple[tuple[BackupFile, SnapshotHeader, "_Named"], tuple[list[BackupFile], list[tuple[str, BackupFile]]]]:
         """The snapshot and the manifest of event files, of one moment: events that moved between the two would be in
         neither, or in both.
         """
         with nullcontext() if self._events is None else self._events.still():
             self._committer.checkpoint()
-            return self._write_snapshot(destination, sequence), self._write_provenance(destination, sequence)
+            return self._write_snapshot(place, sequence), self._write_provenance(place, sequence)
 
-    def _write_snapshot(self, destination: str, sequence: int) -> tuple[BackupFile, SnapshotHeader, "_Named"]:
+    def _write_snapshot(self, place: BackupPlace, sequence: int) -> tuple[BackupFile, SnapshotHeader, "_Named"]:
         """The repository's snapshot without its log's places, verified on the way, and what it names."""
         named = _Named()
-        directory = os.path.join(destination, FLOWFILE)
-        make_directories(self._files, directory)
-        name = f"{SNAPSHOT}-{sequence}"
-        path = os.path.join(directory, name)
+        path = os.path.join(FLOWFILE, f"{SNAPSHOT}-{sequence}")
         source = os.path.join(self._root, FLOWFILE, SNAPSHOT)
         with closing(RecordReader(self._files, source, SNAPSHOT_MAGIC, SnapshotHeader, self._serde)) as reader:
             serde = {"serde": self._serde.name, "serde_version": self._serde.version}
             # No places in a log: a backup has none, and the one that is begun beside it numbers its files from 1.
             header = msgspec.structs.replace(reader.header, **serde, next_sequences={})
-            blocks = named.noting(reader.blocks())
-            length = write_records(self._files, path, SNAPSHOT_MAGIC, header, blocks, self._serde)
-        crc = crc_of(self._files, path, length)
-        return BackupFile(path=os.path.join(FLOWFILE, name), length=length, crc=crc, name=SNAPSHOT), header, named
+            pieces = record_pieces(SNAPSHOT_MAGIC, header, named.noting(reader.blocks()), self._serde)
+            file = _put(place, BackupFile(path=path, length=0, crc=0, name=SNAPSHOT), pieces)
+        return file, header, named
 
     def _write_provenance(
-        self, destination: str, sequence: int
+        self, place: BackupPlace, sequence: int
     ) -> tuple[list[BackupFile], list[tuple[str, BackupFile]]]:
         """The manifest of event files, copied while nothing moves to them, and the files that it lists."""
         store = self._events
         source = None if store is None else store.place
         if store is None or source is None:
             return [], []
-        directory = os.path.join(destination, PROVENANCE)
-        make_directories(self._files, directory)
         name = os.path.basename(source)
         path = os.path.join(PROVENANCE, f"{name}-{sequence}")
-        target = os.path.join(destination, path)
-        if self._files.exists(target):  # of a backup that was cut short
-            self._files.unlink(target)
         length = self._files.size(source).length
-        crc = copy_file(self._files, source, target, length)
-        manifest = BackupFile(path=path, length=length, crc=crc, name=name, directory=PROVENANCE)
+        file = BackupFile(path=path, length=length, crc=0, name=name, directory=PROVENANCE)
+        manifest = _put(place, file, read_pieces(self._files, source, length))
         sources = [
             (
                 store.event_files.path(file),
@@ -319,7 +300,7 @@ class Backup:
 
     def _copy_all(
         self,
-        destination: str,
+        place: BackupPlace,
         sequence: int,
         copies: Sequence[tuple[str, BackupFile]],
         before: dict[int, str],
@@ -332,40 +313,31 @@ class Backup:
         total = sum(file.length for _, file in copies)
         done = 0
         copied: list[BackupFile] = []
-        for directory in sorted({os.path.dirname(file.path) for _, file in copies}):
-            make_directories(self._files, os.path.join(destination, directory))
         for source, file in copies:
             damaged = self._gatherer.damaged(file.resource) if file.container else {}
             if damaged or (file.container and not self._holds(source, file.length)):
                 # Under a name of its own: the one of a whole copy stays free for the day when the file is mended.
-                partial = msgspec.structs.replace(file, path=f"{file.path}-{sequence}")
-                target = os.path.join(destination, partial.path)
-                earlier = os.path.join(destination, before[file.resource]) if file.resource in before else None
-                found = self._gatherer.gather(self._files, file.resource, source, earlier, target, file.length, damaged)
+                partial = msgspec.structs.replace(file, path=f"{file.path}-{sequence}", suffix=place.suffix)
+                earlier = before.get(file.resource)
+                target = partial.lies_at
+                found = self._gatherer.gather(place, file.resource, source, earlier, target, file.length, damaged)
                 damages.add(found.lost, found.saved)
-                if found.is_written:
-                    copied.append(msgspec.structs.replace(partial, crc=crc_of(self._files, target, file.length)))
+                if found.put is not None:
+                    copied.append(msgspec.structs.replace(partial, crc=found.put.crc))
             else:
                 try:
-                    crc = copy_file(self._files, source, os.path.join(destination, file.path), file.length)
+                    copied.append(_put(place, file, read_pieces(self._files, source, file.length)))
                 except ContentMissing as error:
                     if not file.directory:
                         raise
                     damages.add_beside(source, file, error)  # a restored repository goes on without them
                     continue
-                copied.append(msgspec.structs.replace(file, crc=crc))
             done += file.length
             on_progress(done, total)
         return copied
 
     def _holds(self, path: str, length: int) -> bool:
         return self._files.exists(path) and self._files.size(path).length >= length
-
-    def _remove_unlisted(self, destination: str, manifest: BackupManifest) -> None:
-        listed = {file.path for file in all_files(manifest)}
-        for path in _found(self._files, destination):
-            if path not in listed:
-                self._files.unlink(os.path.join(destination, path))
 
 
 class _Damages:
@@ -435,18 +407,41 @@ class _Named:
         self._ends[resource] = max(self._ends.get(resource, 0), end)
 
 
-def _previous(files: Files, destination: str, identity: RepositoryIdentity) -> BackupManifest | None:
-    if not files.exists(destination):
-        return None
-    if files.exists(os.path.join(destination, MANIFEST)):
-        manifest = read_manifest(files, destination)
+def _put(place: BackupPlace, file: BackupFile, pieces: Iterable[bytes]) -> BackupFile:
+    """Put a file where it belongs; what was put."""
+    file = msgspec.structs.replace(file, suffix=place.suffix)
+    length, crc = place.put(file.lies_at, pieces, file.length)
+    return msgspec.structs.replace(file, length=length, crc=crc)
+
+
+@contextmanager
+def _following_no_links() -> Iterator[None]:
+    """Whoever can plant one where backups lie would have the repository's process write or read elsewhere."""
+    try:
+        yield
+    except LeadsOut as error:
+        raise InvalidArgument(
+            f"a link lies where the backup goes, on the way to {error.filename}: remove it"
+        ) from error
+
+
+def _previous(place: BackupPlace, identity: RepositoryIdentity) -> BackupManifest | None:
+    names = place.names()
+    if MANIFEST in names:
+        manifest = read_manifest(place)
         if manifest.identity.repository != identity.repository:
-            raise DirectoryNotEmpty(f"{destination} holds a backup of repository {manifest.identity.repository}")
+            raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {manifest.identity.repository}")
         return manifest
-    ours = {CONTENT, FLOWFILE, RUNS, SWAP, PROVENANCE, MANIFEST + PARTIAL_SUFFIX}
-    if foreign := [name for name in files.list_directory(destination) if name not in ours]:
-        raise DirectoryNotEmpty(f"{destination} is not empty ({foreign[0]}), and no backup: choose another directory")
+    ours = {CONTENT, *FLAT_DIRECTORIES, MANIFEST + PARTIAL_SUFFIX}
+    if foreign := [name for name in names if name not in ours]:
+        raise DirectoryNotEmpty(f"{place.name} is not empty ({foreign[0]}), and no backup: choose another place")
     return None
+
+
+def _had(place: BackupPlace, manifest: BackupManifest) -> dict[str, BackupFile]:
+    """The files of the last backup by path, without those that somebody has removed or cut: they are copied again."""
+    held = place.held()
+    return {file.path: file for file in all_files(manifest) if held.get(file.lies_at) == file.length}
 
 
 def _marks(claim: ResourceClaim) -> str:
@@ -455,16 +450,3 @@ def _marks(claim: ResourceClaim) -> str:
     """
     holes = (claim.holes, claim.intent_holes)
     return f"-holes-{crc32c(holes[1], crc32c(holes[0])):08x}" if any(holes) else ""
-
-
-def _found(files: Files, destination: str) -> Iterator[str]:
-    """All files in the directories of a backup, relative to it."""
-    for directory in (FLOWFILE, RUNS, SWAP, PROVENANCE):
-        if files.exists(os.path.join(destination, directory)):
-            yield from (
-                os.path.join(directory, name) for name in files.list_directory(os.path.join(destination, directory))
-            )
-    content = os.path.join(destination, CONTENT)
-    for container in files.list_directory(content) if files.exists(content) else ():
-        for name in files.list_directory(os.path.join(content, container)):
-            yield os.path.join(CONTENT, container, name)

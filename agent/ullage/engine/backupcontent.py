@@ -7,12 +7,15 @@ Bytes that a claim names never change, so a copy that the last backup made is as
 says so. It is in the new backup too: what is damaged now may be whole nowhere else.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import chain
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from ullage.engine.backupplace import BackupPlace, Put
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.reader import ContentReader
 from ullage.engine.files import COPY_BYTES, Files
@@ -21,18 +24,13 @@ from ullage.engine.oserrors import is_about_file
 from ullage.engine.reclaim.liveness import LivenessScanner, Survivor
 from ullage.errors import ContentCorrupt, ContentMissing
 
-HOLE_BYTES = 64 << 10
-"""Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
-
-ZEROS = bytes(HOLE_BYTES)
-
 
 class Gathered(NamedTuple):
-    """A copy that was put together: whether there is anything in it, and the claims that it lacks or owes to the last
-    backup, by resource claim and offset, with what is wrong with them.
+    """A copy that was put together: what was put, if there was anything to put, and the claims that it lacks or owes to
+    the last backup, by resource claim and offset, with what is wrong with them.
     """
 
-    is_written: bool
+    put: Put | None
     lost: dict[tuple[int, int], Damage]
     saved: dict[tuple[int, int], Damage]
 
@@ -54,44 +52,50 @@ class ContentGatherer:
 
     def gather(
         self,
-        files: Files,
+        place: BackupPlace,
         index: int,
         source: str,
         before: str | None,
         target: str,
         length: int,
-        damaged: dict[ContentClaim, str],
+        damaged: Mapping[ContentClaim, str],
     ) -> Gathered:
-        """Write a synced file of `length` bytes to `target`: of the copy `before`, and of the source what it lacks or
-        has better. Nothing is written where neither gives anything.
+        """Put a file of `length` bytes at `target`: of the copy `before`, and of the source what it lacks or has
+        better. Nothing is put where neither gives anything.
         """
         survivors = self._survivors(index)
-        if files.exists(target):  # of a backup that was cut short
-            files.unlink(target)
-        is_written = False
-        with closing(files.create(target)) as writing:
-            reached = 0
-            for path in (before, source):
-                for offset, data in _pieces(files, path, reached, length):
-                    writing.write(data, offset)
-                    reached, is_written = offset + len(data), True
-            for offset, claim in survivors:
-                if claim not in damaged:
-                    at = offset
-                    for piece in self._reader.stream(claim, 0, claim.length):
-                        writing.write(piece, at)
-                        at, is_written = at + len(piece), True
-            writing.truncate(length)
-            writing.sync()
-        if not is_written:
-            files.unlink(target)
+        whole = [each for each in survivors if each.claim not in damaged]
+        doubtful = [_Proof(each) for each in survivors if each.claim in damaged]
+        base = self._base(place, source, before, length)
+        first = next(base, None)
+        put = None
+        if first is not None or whole:
+            layers = [_Layer(0, chain(() if first is None else (first,), base)), *map(self._layer, whole)]
+            put = place.put(target, _windows(layers, length, doubtful), length)
         lost: dict[tuple[int, int], Damage] = {}
         saved: dict[tuple[int, int], Damage] = {}
-        for offset, claim in survivors:
-            if claim in damaged:
-                into = saved if is_written and _is_proved(files, target, offset, claim) else lost
-                into[claim.resource, claim.offset] = Damage(index, source, damaged[claim])
-        return Gathered(is_written, lost, saved)
+        for proof in doubtful:
+            claim = proof.claim
+            into = saved if put is not None and proof.holds else lost
+            into[claim.resource, claim.offset] = Damage(index, source, damaged[claim])
+        return Gathered(put, lost, saved)
+
+    def _layer(self, survivor: Survivor) -> "_Layer":
+        return _Layer(survivor.offset, self._reader.stream(survivor.claim, 0, survivor.claim.length))
+
+    def _base(self, place: BackupPlace, source: str, before: str | None, length: int) -> Iterator[bytes]:
+        """What can be read of the copy before from its beginning on, and of the source what lies beyond that."""
+        reached = 0
+        if before is not None:
+            for data in _readable(lambda offset, count: place.read(before, offset, count), 0, length):
+                yield data
+                reached += len(data)
+        try:
+            with closing(self._files.open(source)) as file:
+                yield from _readable(lambda offset, count: file.read(count, offset), reached, length)
+        except OSError as error:
+            if not is_about_file(error):
+                raise
 
     def _survivors(self, index: int) -> tuple[Survivor, ...]:
         liveness = self._scanner.examine_if_known(index)
@@ -106,68 +110,69 @@ class ContentGatherer:
         return None
 
 
-def _is_proved(files: Files, path: str, offset: int, claim: ContentClaim) -> bool:
-    crc = reached = 0
-    for at, data in _pieces(files, path, offset, offset + claim.length):
-        crc, reached = crc32c(data, crc), at + len(data) - offset
-    return reached == claim.length and crc == claim.crc
+class _Proof:
+    """Whether the bytes of a claim are what it was written with, told while they pass."""
+
+    def __init__(self, survivor: Survivor) -> None:
+        self.offset, self.claim = survivor
+        self._crc = 0
+
+    @property
+    def holds(self) -> bool:
+        """Once the last of them has passed."""
+        return self._crc == self.claim.crc
+
+    def look(self, window: bytearray, start: int) -> None:
+        """At the next bytes of the file, which begin at `start`."""
+        begin, end = max(self.offset - start, 0), self.offset + self.claim.length - start
+        if end > begin:
+            self._crc = crc32c(memoryview(window)[begin:end], self._crc)
 
 
-def _pieces(files: Files, path: str | None, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """What can be read of a range from its beginning on, with its place."""
-    if path is None:
-        return
+class _Layer:
+    """Bytes that belong at an offset of the file, as they come."""
+
+    def __init__(self, offset: int, pieces: Iterator[bytes]) -> None:
+        self.offset = offset
+        self._pieces = pieces
+        self._rest = b""
+
+    def fill(self, window: bytearray, start: int) -> bool:
+        """Lay what of it belongs there over a window of the file; whether something is left for the next one."""
+        end = start + len(window)
+        while self.offset < end:
+            piece = self._rest or next(self._pieces, b"")
+            if not piece:
+                return False
+            at, part = self.offset - start, piece[: end - self.offset]
+            window[at : at + len(part)] = part
+            self.offset += len(part)
+            self._rest = piece[len(part) :]
+        return True
+
+
+def _windows(layers: Sequence[_Layer], length: int, proofs: Sequence[_Proof]) -> Iterator[bytes]:
+    """The layers one over the other, in the order of their offsets, with zeros where none has anything."""
+    coming, here = deque(layers), list[_Layer]()
+    for start in range(0, length, COPY_BYTES):
+        window = bytearray(min(COPY_BYTES, length - start))
+        while coming and coming[0].offset < start + len(window):
+            here.append(coming.popleft())
+        here = [layer for layer in here if layer.fill(window, start)]
+        for proof in proofs:
+            proof.look(window, start)
+        yield bytes(window)
+
+
+def _readable(read: Callable[[int, int], bytes], start: int, end: int) -> Iterator[bytes]:
+    """What can be read of a range from its beginning on."""
     try:
-        with closing(files.open(path)) as file:
-            while start < end:
-                data = file.read(min(COPY_BYTES, end - start), start)
-                if not data:
-                    return
-                yield start, data
-                start += len(data)
+        while start < end:
+            data = read(start, min(COPY_BYTES, end - start))
+            if not data:
+                return
+            yield data
+            start += len(data)
     except OSError as error:
         if not is_about_file(error):
             raise
-
-
-def copy_file(files: Files, source: str, target: str, length: int) -> int:
-    """Copy the first `length` bytes to a new, synced file; returns their CRC-32C. A leftover target is replaced.
-
-    What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
-    """
-    if files.exists(target):
-        files.unlink(target)
-    try:
-        reading = files.open(source)
-    except FileNotFoundError as error:
-        raise ContentMissing(f"{source} is missing: `ullage check` tells what else is") from error
-    with closing(reading), closing(files.create(target)) as writing:
-        offset = crc = 0
-        while offset < length:
-            try:
-                data = reading.read(min(COPY_BYTES, length - offset), offset)
-            except OSError as error:
-                if not is_about_file(error):
-                    raise
-                raise ContentMissing(f"{source} can't be read at {offset}: {error.strerror}") from error
-            if not data:
-                raise ContentMissing(f"{source} ends at {offset}, {length} bytes of it are in use")
-            step = HOLE_BYTES if ZEROS in data else len(data)
-            for begin in range(0, len(data), step):
-                piece = data[begin : begin + step]
-                if piece != ZEROS:
-                    writing.write(piece, offset + begin)
-            crc = crc32c(data, crc)
-            offset += len(data)
-        writing.truncate(length)  # where it ends with zeros, nothing was written there
-        writing.sync()
-    return crc
-
-
-def crc_of(files: Files, path: str, length: int) -> int:
-    """The CRC-32C of the first `length` bytes of a file."""
-    with closing(files.open(path)) as file:
-        crc = 0
-        for offset in range(0, length, COPY_BYTES):
-            crc = crc32c(file.read(min(COPY_BYTES, length - offset), offset), crc)
-        return crc

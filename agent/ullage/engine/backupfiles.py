@@ -11,8 +11,7 @@ from itertools import accumulate
 import msgspec
 from crc32c import crc32c
 
-from ullage.beneath import LeadsOut
-from ullage.engine.files import Files, read_file
+from ullage.engine.backupplace import MANIFEST, BackupPlace
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.runfiles import RUNS, run_number
@@ -21,7 +20,6 @@ from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
 from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
 
-MANIFEST = "backup.json"
 RUNS_DIRECTORIES = {space: f"{FLOWFILE}/{RUNS}/{space}" for space in SPACES}
 """Where runs go in a repository, by key space."""
 
@@ -32,7 +30,9 @@ NAME_BYTES_MAX = 255
 
 
 class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One file of a backup: where it lies in it, its length and CRC-32C, and where it goes in a repository."""
+    """One file of a backup: what it is, by a path that no other content has; its length and CRC-32C, and where it goes
+    in a repository. It lies at `path` with `suffix`, which tells it from what other writers put under the same path.
+    """
 
     path: str
     length: int
@@ -42,6 +42,12 @@ class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
     resource: int = 0
     is_archived: bool = False
     directory: str = ""
+    suffix: str = ""
+
+    @property
+    def lies_at(self) -> str:
+        """Where it is in the backup."""
+        return self.path + self.suffix
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,15 +87,17 @@ def encode_manifest(manifest: BackupManifest) -> bytes:
     return body + b"\n%08x" % crc32c(body)
 
 
-def read_manifest(files: Files, source: str) -> BackupManifest:
+def read_manifest(place: BackupPlace) -> BackupManifest:
     """The manifest of a backup; NotABackup if there is none, RepositoryDamaged or FormatTooNew."""
-    path = os.path.join(source, MANIFEST)
-    if not files.exists(path):
-        raise NotABackup(f"{source} holds no backup: there is no {MANIFEST} in it")
-    try:
-        body, _, crc = read_file(files, path).rpartition(b"\n")
-    except LeadsOut as error:
-        raise RepositoryDamaged(f"{path} is a link, as in no backup: use another one") from error
+    data = place.manifest()
+    if data is None:
+        raise NotABackup(f"{place.name} holds no backup: there is no {MANIFEST} in it")
+    return decode_manifest(data, f"{place.name}/{MANIFEST}")
+
+
+def decode_manifest(data: bytes, path: str) -> BackupManifest:
+    """What the bytes at a path say; RepositoryDamaged or FormatTooNew."""
+    body, _, crc = data.rpartition(b"\n")
     if crc != b"%08x" % crc32c(body):
         raise RepositoryDamaged(f"{path} is damaged: its checksum does not match; use another backup")
     try:
@@ -106,7 +114,7 @@ def read_manifest(files: Files, source: str) -> BackupManifest:
 def _misplaced(manifest: BackupManifest) -> Iterator[BackupFile]:
     """Files that are not, or would not go, where a backup or a repository has such files."""
     for file in all_files(manifest):
-        if file.length < 0 or "/" in file.name or not (_is_inside(file.path) and _is_inside(file.name)):
+        if file.length < 0 or "/" in file.name or not (_is_inside(file.lies_at) and _is_inside(file.name)):
             yield file
     yield from (file for file in (*manifest.swaps, manifest.snapshot) if file.container or file.directory)
     yield from (file for file in manifest.swaps if not file.name.endswith(SWAP_SUFFIX))

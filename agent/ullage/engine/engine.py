@@ -16,6 +16,7 @@ from ullage.clock import Clock
 from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
 from ullage.engine.backup import Backup
 from ullage.engine.backupcontent import ContentGatherer
+from ullage.engine.backupplace import BackupPlace
 from ullage.engine.believed import BelievedClock, ClockReading
 from ullage.engine.careful import CarefulRestore
 from ullage.engine.check.check import CheckedParts, check_repository
@@ -371,9 +372,12 @@ class Engine:
         return take_snapshot(self.ledger, self.log, self.clock, self.swap_files)
 
     def backup(
-        self, destination: str, on_progress: Callable[[int, int], None] = lambda _d, _t: None, within: str = ""
+        self,
+        destination: str | BackupPlace,
+        on_progress: Callable[[int, int], None] = lambda _d, _t: None,
+        within: str = "",
     ) -> BackupReport:
-        """Bring the backup in a directory up to date while sessions go on; see `Backup.write`."""
+        """Bring the backup in a place up to date while sessions go on; see `Backup.write`."""
         return self._backup.write(self.identity, destination, on_progress, within)
 
     @property

@@ -14,8 +14,9 @@ import msgspec
 
 from ullage.beneath import LeadsOut
 from ullage.contract import ContentRepositorySpec
-from ullage.engine.backupcontent import copy_file
-from ullage.engine.backupfiles import MANIFEST, BackupFile, BackupManifest, all_files, lies_in, read_manifest
+from ullage.engine.backupdirectory import DirectoryPlace, write_pieces
+from ullage.engine.backupfiles import BackupFile, BackupManifest, all_files, lies_in, read_manifest
+from ullage.engine.backupplace import MANIFEST, BackupPlace
 from ullage.engine.content.containers import LOST_AND_FOUND, ContainerDirectory, directories_of
 from ullage.engine.files import Files, OsFiles, make_directories, replace_file
 from ullage.engine.flowfile_repository import FLOWFILE
@@ -30,18 +31,20 @@ Progress = Callable[[int, int], None]
 
 
 def restore(
-    source: str,
+    source: str | BackupPlace,
     spec: ContentRepositorySpec,
     files: Files | None = None,
     on_progress: Progress = lambda _done, _total: None,
 ) -> BackupReport:
-    """Make the repository of a backup where the spec says; every file is verified against its CRC-32C on the way.
+    """Make the repository of a backup, in a directory or another place, where the spec says; every file is verified
+    against its CRC-32C on the way.
 
     DirectoryNotEmpty; InvalidArgument: the spec lacks a container; RepositoryDamaged: a file is not as the manifest has
     it, or a link. Open it and check deeply afterwards.
     """
-    files = (files or OsFiles()).without_links_below(source)
-    manifest = read_manifest(files, source)
+    files = files or OsFiles()
+    place = DirectoryPlace(files, source) if isinstance(source, str) else source
+    manifest = read_manifest(place)
     root = spec.storage.host_path.path
     identity = msgspec.structs.replace(
         manifest.identity, containers={one.name: one.sub_path for one in spec.storage.containers}, forgotten=()
@@ -58,9 +61,9 @@ def restore(
     for file in all_files(manifest):
         target = _target(file, root, containers)
         directories.add(os.path.dirname(target))
-        path = os.path.join(source, file.path)
+        path = f"{place.name}/{file.lies_at}"
         try:
-            crc = copy_file(files, path, target, file.length)
+            crc = write_pieces(files, target, place.pieces(file.lies_at, file.length)).crc
         except LeadsOut as error:
             raise RepositoryDamaged(f"{path} is or lies behind a link, as in no backup: use another one") from error
         if crc != file.crc:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
+from ullage.interface.buckets import Bucket
 from ullage.interface.handles import Handles
 from ullage.interface.leases import Leases
 from ullage.interface.provenance import Provenance
@@ -193,12 +194,16 @@ class Repository(Closable):
         """
 
     @abstractmethod
-    def backup(self, destination: str, *, on_progress: Bytes | None = None) -> BackupReport:
-        """Bring the backup in a directory up to date while sessions go on; what it has already is not copied again.
+    def backup(self, destination: str | Bucket, *, on_progress: Bytes | None = None) -> BackupReport:
+        """Bring the backup in a directory or bucket up to date while sessions go on; what it has already is not copied
+        again.
 
-        The directory is one of the machine where the repository lies. `ullage restore` makes a repository of it.
+        A directory is one of the machine where the repository lies; a bucket may be said as `s3://BUCKET/PREFIX`, and
+        takes the backups of an embedded repository. `ullage restore` makes a repository of either.
+
         Content that can't be read stops no backup: the report names what is in it without its content (`lost`), and
-        what only the last backup had (`saved`).
+        what only the last backup had (`saved`). BucketRefused; BucketUnavailable; BackupOvertaken: somebody else wrote
+        one to the same bucket and prefix meanwhile.
 
         >>> repository.backup("copy").kept_files
         0

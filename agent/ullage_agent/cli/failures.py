@@ -28,6 +28,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.QueueNotEmpty: ExitCode.USAGE,
     errors.WriteIncomplete: ExitCode.USAGE,
     errors.RepositoryLocked: ExitCode.LOCKED,
+    errors.BackupOvertaken: ExitCode.LOCKED,
     errors.NotARepository: ExitCode.REPOSITORY,
     errors.ForeignContainer: ExitCode.REPOSITORY,
     errors.FormatTooNew: ExitCode.REPOSITORY,
@@ -61,6 +62,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.CompactionRefused: ExitCode.CLOSED,
     errors.RunUnderWay: ExitCode.CLOSED,
     errors.NotReachable: ExitCode.UNREACHABLE,
+    errors.BucketUnavailable: ExitCode.UNREACHABLE,
     errors.ServiceBusy: ExitCode.UNREACHABLE,
     errors.ServiceStopping: ExitCode.UNREACHABLE,
     errors.SessionBusy: ExitCode.UNREACHABLE,
@@ -69,6 +71,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.RequestIncomplete: ExitCode.UNREACHABLE,
     errors.Unauthenticated: ExitCode.DENIED,
     errors.Forbidden: ExitCode.DENIED,
+    errors.BucketRefused: ExitCode.DENIED,
 }
 """Of these classes and of those below them."""
 

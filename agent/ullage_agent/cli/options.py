@@ -14,7 +14,7 @@ from ullage_agent.cli.choice import ChosenRepository
 Function = Callable[..., Any]
 Member = TypeVar("Member", bound=enum.StrEnum)
 
-REPOSITORY, SERVICE = "Repository", "Service"
+REPOSITORY, SERVICE, BUCKET = "Repository", "Service", "Bucket"
 
 
 class Option(click.Option):
@@ -116,6 +116,44 @@ OF_SERVICE: Final = (
     ),
 )
 
+OF_BUCKET: Final = (
+    option(
+        "--endpoint",
+        metavar="URL",
+        envvar=["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"],
+        show_envvar=True,
+        section=BUCKET,
+        help="A server that is not Amazon's, https://HOST:PORT.",
+    ),
+    option(
+        "--region",
+        metavar="NAME",
+        envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
+        show_envvar=True,
+        section=BUCKET,
+        help="The bucket's; else us-east-1.",
+    ),
+    option(
+        "--ca-file",
+        type=FILE,
+        metavar="FILE",
+        envvar="AWS_CA_BUNDLE",
+        show_envvar=True,
+        section=BUCKET,
+        help="Who signed the server's certificate; the authorities of the system are believed as well.",
+    ),
+    option(
+        "--credentials-file",
+        type=FILE,
+        metavar="FILE",
+        envvar="AWS_SHARED_CREDENTIALS_FILE",
+        show_envvar=True,
+        section=BUCKET,
+        help="Credentials as Amazon's tools keep them, read anew while it lasts; else AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY, or the identity of the machine.",
+    ),
+)
+
 json_output: Final = option("--json", "as_json", is_flag=True, help="One JSON document on stdout; sizes in bytes.")
 
 
@@ -127,6 +165,33 @@ def on_files(function: Function) -> Function:
 def on_repository(function: Function) -> Function:
     """A command on a repository's files or on a running service; it gets `where` and `as_json`."""
     return _with((json_output, *OF_FILES, *OF_SERVICE), function)
+
+
+def on_bucket(function: Function) -> Function:
+    """A command on a backup: its argument, the only one that may be a place in a bucket, is that place as a `Bucket`.
+
+    Credentials are no options: every user of the machine can read the arguments of a process.
+    """
+
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> Any:
+        from ullage.interface.buckets import SCHEME, Bucket
+
+        endpoint, region, ca_file, credentials_file = (
+            str(given.pop(name) or "") for name in ("endpoint", "region", "ca_file", "credentials_file")
+        )
+        for name in ("destination", "source"):
+            if given.get(name, "").startswith(SCHEME):
+                given[name] = Bucket(
+                    url=given[name],
+                    endpoint=endpoint,
+                    region=region,
+                    ca_file=ca_file,
+                    credentials_file=credentials_file,
+                )
+        return function(**given)
+
+    return with_options(wrapped, OF_BUCKET)
 
 
 def _with(options: Sequence[Callable[[Function], Function]], function: Function) -> Function:

@@ -9,13 +9,14 @@ import click
 import msgspec
 
 import ullage
+from ullage.interface.buckets import Bucket
 from ullage.wire.salvage import HELD_QUEUE, HELD_REASON
 from ullage.wire.unavailable import UnavailableContent
 from ullage.wire.upkeep import RepairReport
 from ullage_agent.cli.choice import ChosenRepository, say_recovery
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_files, on_repository, option
+from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_bucket, on_files, on_repository, option
 from ullage_agent.cli.output import Bar, bar, console, many, print_json, say, size, tell, tell_or_print, visible
 
 
@@ -150,13 +151,17 @@ def checkpoint(where: ChosenRepository, as_json: bool) -> None:
 
 
 @command()
-@click.argument("destination", metavar="DEST", help="A directory of its own, best on another disk.")
+@click.argument(
+    "destination", metavar="DEST", help="A directory of its own, best on another disk; or s3://BUCKET/PREFIX."
+)
+@on_bucket
 @on_repository
-def backup(where: ChosenRepository, destination: str, as_json: bool) -> None:
+def backup(where: ChosenRepository, destination: str | Bucket, as_json: bool) -> None:
     """Bring a backup up to date, or begin one. What DEST has already is not copied again.
 
-    Interrupted at any point, DEST holds the last whole backup. A service writes it where it runs. Content that can't be
-    read is named, and kept as the last backup has it; if that does not have it either, the exit code is 11.
+    Interrupted at any point, DEST holds the last whole backup. A service writes it where it runs, to directories only.
+    Content that can't be read is named, and kept as the last backup has it; if that does not have it either, the exit
+    code is 11.
     """
     with where.opened() as repository, bar("Copying", None) as progress:
         report = repository.backup(destination, on_progress=_interruptible(progress))
@@ -175,13 +180,14 @@ def backup(where: ChosenRepository, destination: str, as_json: bool) -> None:
 
 
 @command()
-@click.argument("source", metavar="SRC", type=FILE, help="A backup.")
+@click.argument("source", metavar="SRC", help="A backup: its directory, or s3://BUCKET/PREFIX.")
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
 )
+@on_bucket
 @json_output
-def restore(source: Path, root: Path, containers: tuple[tuple[str, str], ...], as_json: bool) -> None:
+def restore(source: str | Bucket, root: Path, containers: tuple[tuple[str, str], ...], as_json: bool) -> None:
     """Make a repository from a backup, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does.

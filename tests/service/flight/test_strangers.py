@@ -18,6 +18,7 @@ from tests.service.flight.test_stalls import Slow
 from tests.service.running import terms_of, until
 from tests.service.secured import known
 from tests.support import Workshop
+from ullage.client.retries import Retries
 from ullage.embedded.repository import EmbeddedRepository
 from ullage_agent.service.addresses import bare
 from ullage_agent.service.flight.calls import FlightCall
@@ -93,6 +94,12 @@ class Flooded:
         """What the answer to a call is."""
         return raw.Raw(channel, self.tokens[who]).call("ListFlights", wait_for_ready=True).status
 
+    def lets_in(self, channel: grpc.Channel) -> bool:
+        """Whether a call is answered within as many tries as a client makes: on a busy machine more strangers may come
+        between a connection and its first call than may stand.
+        """
+        return any(self.asked(channel) == grpc.StatusCode.OK for _ in range(Retries().attempts))
+
     def _come_again(self) -> None:
         standing = [self.stranger() for _ in range(MANY)]
         while not self._over.wait(0.01):
@@ -131,7 +138,7 @@ def test_who_has_a_token_gets_in_while_strangers_come_again_and_again(
 
         for _ in range(5):
             with node.channel() as late:
-                assert node.asked(late) == grpc.StatusCode.OK
+                assert node.lets_in(late)
         assert peer in node.listener.flight.known.all()
         putting.over.set()
         assert list(putting.call) == []

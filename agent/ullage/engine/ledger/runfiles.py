@@ -89,6 +89,9 @@ class RunFiles:
         self._keepers = Keepers(self._lock)
         self._writing: set[int] = set()
         self._last_number = 0
+        self._is_durable = False
+        """Whether this process has seen to it that the directory outlives a loss of power."""
+
         self._listed: frozenset[int] = frozenset()
         """Numbers of the runs in the snapshot that was written last."""
 
@@ -100,8 +103,10 @@ class RunFiles:
 
     def begin(self) -> NewRun:
         """A new run. Its number is above any that has a file, or that counts."""
-        if not self._files.exists(self.directory):
+        # | directory made | killed | next process: run in it, listed | power | the directory had no name that lasts |
+        if not self._is_durable or not self._files.exists(self.directory):
             make_directories(self._files, self.directory)
+            self._is_durable = True
         with self._lock:
             numbers = (*self.numbers(), *self._counting(), self._last_number)
             number = self._last_number = 1 + max(numbers)

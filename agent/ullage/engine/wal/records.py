@@ -97,31 +97,40 @@ def _write(
     serde: SerDe,
     on_progress: Callable[[int], None] | None,
 ) -> int:
-    packed = pack_file_header(magic, msgspec.msgpack.encode(header))
-    file.write(packed, 0)
-    offset = len(packed)
-    hinted = 0
+    offset = hinted = 0
+    for piece in record_pieces(magic, header, blocks, serde, on_progress):
+        file.write(piece, offset)
+        offset += len(piece)
+        # Else the sync at the end would write all of it at once, and the commits' syncs would wait behind it.
+        if offset - hinted >= WRITEBACK_BYTES:
+            file.start_writeback(hinted, offset - hinted)
+            hinted = offset
+    file.sync()
+    return offset
+
+
+def record_pieces(
+    magic: bytes,
+    header: RecordHeader,
+    blocks: Iterable[list[Operation]],
+    serde: SerDe,
+    on_progress: Callable[[int], None] | None = None,
+) -> Iterator[bytes]:
+    """The bytes of such a file, to be written one after the other; `on_progress` gets the records so far."""
+    yield pack_file_header(magic, msgspec.msgpack.encode(header))
     records = 0
     running = 0
     for block, payload in _encoded(blocks, serde):
         head = _BLOCK.pack(len(payload), len(block), crc32c(payload))
         # Ties the blocks to the footer: one that is left out, doubled or moved has a good checksum of its own.
         running = crc32c(head, running)
-        file.write(head + payload, offset)
-        offset += len(head) + len(payload)
+        yield head + payload
         records += len(block)
-        # Else the sync at the end would write all of it at once, and the commits' syncs would wait behind it.
-        if offset - hinted >= WRITEBACK_BYTES:
-            file.start_writeback(hinted, offset - hinted)
-            hinted = offset
         if on_progress is not None:
             on_progress(records)
     footer = _FOOTER.pack(0, records, running)
-    footer += _CRC.pack(crc32c(footer))
     # Without it a file that was cut at the end of a block would look whole.
-    file.write(footer, offset)
-    file.sync()
-    return offset + len(footer)
+    yield footer + _CRC.pack(crc32c(footer))
 
 
 def _encoded(blocks: Iterable[list[Operation]], serde: SerDe) -> Iterator[tuple[list[Operation], bytes]]:

@@ -1,0 +1,18 @@
+"""Where a backup goes or comes from, as people say it: the path of a directory, or a bucket."""
+
+import os
+
+from ullage.engine.backupplace import BackupPlace
+from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
+from ullage.interface.checks import checked_path
+
+
+def place_of_backup(said: str | os.PathLike[str] | Bucket) -> str | BackupPlace:
+    """What the engine takes: the path as it was said, or the bucket's place. InvalidArgument, UnknownPlugin."""
+    if not isinstance(said, Bucket):
+        said = os.fspath(said) if isinstance(said, os.PathLike) else said
+        if not checked_path(said, "a backup's directory").startswith(SCHEME):
+            return said
+    from ullage.remote.bucket import BucketPlace
+
+    return BucketPlace(checked_bucket(said))

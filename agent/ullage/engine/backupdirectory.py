@@ -1,0 +1,137 @@
+"""A backup in a directory, and files as pieces: how they are read for a copy, and written as one."""
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
+
+from crc32c import crc32c
+
+from ullage.beneath import LeadsOut
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put
+from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
+from ullage.engine.oserrors import is_about_file
+from ullage.errors import ContentMissing, RepositoryDamaged
+
+HOLE_BYTES = 64 << 10
+"""Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
+
+ZEROS = bytes(HOLE_BYTES)
+
+WRITEBACK_BYTES = 8 << 20
+"""How often the kernel is asked to start writing."""
+
+
+class DirectoryPlace:
+    """A directory. No link below `within` is followed, which is the directory itself if it is empty: LeadsOut.
+
+    write, sync | sync directories | write and rename manifest | remove
+                                             ^ commit point
+    """
+
+    suffix = ""  # whoever writes to it has it for itself: a directory has no conditional writes that could tell
+
+    def __init__(self, files: Files, path: str, within: str = "") -> None:
+        self.name = path
+        self._files = files.without_links_below(within or path)
+
+    def manifest(self) -> bytes | None:
+        path = os.path.join(self.name, MANIFEST)
+        if not self._files.exists(path):
+            return None
+        try:
+            return read_file(self._files, path)
+        except LeadsOut as error:
+            raise RepositoryDamaged(f"{path} is a link, as in no backup: use another one") from error
+
+    def names(self) -> list[str]:
+        return self._files.list_directory(self.name) if self._files.exists(self.name) else []
+
+    def held(self) -> dict[str, int]:
+        return {path: self._files.size(self._at(path)).length for path in self._found()}
+
+    def prepare(self) -> None:
+        make_directories(self._files, self.name)
+
+    def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
+        target = self._at(path)
+        make_directories(self._files, os.path.dirname(target))
+        return write_pieces(self._files, target, pieces)
+
+    def read(self, path: str, offset: int, count: int) -> bytes:
+        with closing(self._files.open(self._at(path))) as file:
+            return file.read(count, offset)
+
+    def pieces(self, path: str, length: int) -> Iterator[bytes]:
+        return read_pieces(self._files, self._at(path), length)
+
+    def publish(self, manifest: bytes, paths: Collection[str]) -> None:
+        # Names before the manifest that lists them: its rename is the commit point.
+        for directory in sorted({os.path.dirname(path) for path in paths}):
+            self._files.sync_directory(self._at(directory))
+        replace_file(self._files, self._at(MANIFEST), manifest)
+
+    def remove_unlisted(self, listed: Collection[str]) -> None:
+        for path in self._found():
+            if path not in listed:
+                self._files.unlink(self._at(path))
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self.name, path)
+
+    def _found(self) -> Iterator[str]:
+        for directory in FLAT_DIRECTORIES:
+            yield from self._below(directory)
+        for container in self._below(CONTENT):
+            yield from self._below(container)
+
+    def _below(self, directory: str) -> list[str]:
+        path = self._at(directory)
+        names = self._files.list_directory(path) if self._files.exists(path) else []
+        return [os.path.join(directory, name) for name in names]
+
+
+def read_pieces(files: Files, path: str, length: int) -> Iterator[bytes]:
+    """The first `length` bytes of a file. ContentMissing if it is not there, ends before or can't be read."""
+    try:
+        reading = files.open(path)
+    except FileNotFoundError as error:
+        raise ContentMissing(f"{path} is missing: `ullage check` tells what else is") from error
+    with closing(reading):
+        offset = 0
+        while offset < length:
+            try:
+                data = reading.read(min(COPY_BYTES, length - offset), offset)
+            except OSError as error:
+                if not is_about_file(error):
+                    raise
+                raise ContentMissing(f"{path} can't be read at {offset}: {error.strerror}") from error
+            if not data:
+                raise ContentMissing(f"{path} ends at {offset}, {length} bytes of it are in use")
+            yield data
+            offset += len(data)
+
+
+def write_pieces(files: Files, target: str, pieces: Iterable[bytes]) -> Put:
+    """Write a new, synced file of these pieces. A leftover target is replaced.
+
+    What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
+    """
+    if files.exists(target):
+        files.unlink(target)
+    with closing(files.create(target)) as writing:
+        offset = crc = hinted = 0
+        for data in pieces:
+            step = HOLE_BYTES if ZEROS in data else len(data)
+            for begin in range(0, len(data), step):
+                piece = data[begin : begin + step]
+                if piece != ZEROS:
+                    writing.write(piece, offset + begin)
+            crc = crc32c(data, crc)
+            offset += len(data)
+            # Else the sync at the end would write all of it at once, and the commits' syncs would wait behind it.
+            if offset - hinted >= WRITEBACK_BYTES:
+                writing.start_writeback(hinted, offset - hinted)
+                hinted = offset
+        writing.truncate(offset)  # where it ends with zeros, nothing was written there
+        writing.sync()
+    return Put(offset, crc)

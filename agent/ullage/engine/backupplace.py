@@ -1,0 +1,75 @@
+"""Where a backup lies (docs/storage.md, "Backup"): a directory, or something that leaves the machine."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+MANIFEST = "backup.json"
+
+CONTENT = "content"
+"""The directory that has one for each container."""
+
+FLAT_DIRECTORIES = ("flowfile", "runs", "swap", "provenance")
+"""Those that hold nothing but files."""
+
+
+class Put(NamedTuple):
+    """What a file that was written holds: its length and CRC-32C."""
+
+    length: int
+    crc: int
+
+
+class BackupPlace(Protocol):
+    """Files under paths of their own, none of them written twice, and the manifest that lists those that count.
+
+    One writer at a time in a process. Others may write to the same place from elsewhere: where it can tell, one of them
+    publishes, and the others get BackupOvertaken.
+    """
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """What is to follow the path of each file that is put from now on, so that no other writer's has its name."""
+        ...
+
+    def manifest(self) -> bytes | None:
+        """The manifest that counts; None if there is none. What is published next follows this one, or fails."""
+
+    def names(self) -> list[str]:
+        """What lies there on the first level, a manifest included; empty where there is nothing at all."""
+        ...
+
+    def held(self) -> dict[str, int]:
+        """The paths of the files that lie where files of backups lie, with their lengths."""
+        ...
+
+    def prepare(self) -> None:
+        """Called once before anything is put, also if there is nothing yet."""
+
+    def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
+        """Write a file of these pieces, none of them empty, one after the other; durable when `publish` returns.
+
+        `length` is how long it will be, as far as that is known: a place may cut it accordingly.
+        """
+        ...
+
+    def read(self, path: str, offset: int, count: int) -> bytes:
+        """Up to `count` bytes of a file; fewer only at its end, none if there is no such file. OSError."""
+        ...
+
+    def pieces(self, path: str, length: int) -> Iterator[bytes]:
+        """The first `length` bytes of a file; ContentMissing if it has fewer or is not there."""
+        ...
+
+    def publish(self, manifest: bytes, paths: Collection[str]) -> None:
+        """The commit point: from here on this manifest counts, and the files at `paths` are durable, name and all.
+
+        An error leaves the last one, or has put this one in its place: both are whole.
+        """
+
+    def remove_unlisted(self, listed: Collection[str]) -> None:
+        """Remove what lies where files of backups lie and no manifest needs, once the one that lists these counts."""

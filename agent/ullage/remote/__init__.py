@@ -1,0 +1,1 @@
+"""What leaves the machine: places in a bucket that the engine's protocols ask for."""

@@ -1,0 +1,173 @@
+"""A backup in a bucket (docs/storage.md, "Backup").
+
+    list | put, under names of this run's own | put manifest in the place of the one that was read | delete
+                                                    ^ commit point
+
+Two writers never put one name, and of two that read the same manifest one publishes: the other gets BackupOvertaken and
+removes nothing. What the winner removes it had listed before it published; so it removes nothing of a writer that began
+after it, however late its requests arrive.
+"""
+
+import secrets
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from typing import Final
+
+from crc32c import crc32c
+
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put
+from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, ContentMissing
+from ullage.interface.buckets import Bucket
+from ullage.remote.objects import Conflict, ObjectNotThere, Objects
+
+PART_BYTES: Final = 8 << 20
+"""What is sent at a time, while `PARALLEL` others are under way."""
+
+PIECE_BYTES: Final = 4 << 20
+"""What is fetched at a time; each is in memory twice for a moment."""
+
+PARTS_MAX: Final = 9_000
+"""Fewer than the 10,000 that S3 takes: a file whose length is only guessed may be longer."""
+
+PARALLEL: Final = 4
+
+IN_FLIGHT_BYTES: Final = PARALLEL * PART_BYTES
+
+
+class BucketPlace:
+    """The prefix of a bucket, for one backup or one restoration."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._objects = Objects(bucket)
+        self.name = self._objects.at("")
+        self.suffix = f".{secrets.token_hex(8)}"
+        self._tag: str | None = None
+        self._held: dict[str, int] | None = None
+
+    def manifest(self) -> bytes | None:
+        found = self._objects.get(MANIFEST)
+        self._tag = None if found is None else found.tag
+        return None if found is None else found.data
+
+    def names(self) -> list[str]:
+        return self._objects.names()
+
+    def held(self) -> dict[str, int]:
+        if self._held is None:
+            self._held = {}
+            for directory in (CONTENT, *FLAT_DIRECTORIES):
+                self._held |= self._objects.lengths(directory)
+        return self._held
+
+    def prepare(self) -> None:
+        self.held()
+        if self._tag is None:
+            self._require_conditions()
+
+    def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
+        counted = _Measured(pieces)
+        part_bytes = max(PART_BYTES, -(-length // PARTS_MAX))
+        first: list[bytes] = []
+        for piece in counted:
+            first.append(piece)
+            if counted.length > part_bytes:
+                parallel = max(1, IN_FLIGHT_BYTES // part_bytes)
+                try:
+                    self._objects.put_parts(path, chain(first, counted), part_bytes, parallel)
+                except (BucketRefused, BucketUnavailable):
+                    # The request that made one object of the parts may have been carried out, and its answer lost.
+                    if not counted.is_over or self._objects.length(path) != counted.length:
+                        raise
+                break
+        else:
+            self._objects.put(path, b"".join(first))
+        return Put(counted.length, counted.crc)
+
+    def read(self, path: str, offset: int, count: int) -> bytes:
+        try:
+            return self._objects.get_range(path, offset, offset + count)
+        except ObjectNotThere:
+            return b""
+
+    def pieces(self, path: str, length: int) -> Iterator[bytes]:
+        ranges = ((start, min(start + PIECE_BYTES, length)) for start in range(0, length, PIECE_BYTES))
+        with ThreadPoolExecutor(PARALLEL, "bucket") as pool:
+            coming: list[Future[bytes]] = []
+            try:
+                for start, end in ranges:
+                    coming.append(pool.submit(self._piece, path, start, end))
+                    if len(coming) == PARALLEL:
+                        yield coming.pop(0).result()
+                while coming:
+                    yield coming.pop(0).result()
+            finally:
+                for each in coming:
+                    each.cancel()
+
+    def publish(self, manifest: bytes, paths: Collection[str]) -> None:
+        try:
+            self._objects.put_if(MANIFEST, manifest, self._tag)
+        except (Conflict, BucketUnavailable) as error:
+            # An answer that was lost makes a second request of one that was carried out.
+            found = self._objects.get(MANIFEST)
+            if found is not None and found.data == manifest:
+                return
+            if isinstance(error, BucketUnavailable):
+                raise
+            raise BackupOvertaken(
+                f"{self._objects.at(MANIFEST)} is not what it was when this backup began: somebody else wrote one to "
+                "the same place meanwhile, which counts. Give each repository a prefix of its own, or try again"
+            ) from None
+
+    def remove_unlisted(self, listed: Collection[str]) -> None:
+        self._objects.delete(self.held().keys() - listed)
+
+    def _piece(self, path: str, start: int, end: int) -> bytes:
+        try:
+            data = self._objects.get_range(path, start, end)
+        except ObjectNotThere:
+            raise ContentMissing(f"{self._objects.at(path)} is missing: use another backup") from None
+        if len(data) != end - start:
+            raise ContentMissing(f"{self._objects.at(path)} ends at {start + len(data)}, before its end")
+        return data
+
+    def _require_conditions(self) -> None:
+        """Of a server that takes no notice of a condition two writers would both have published. BucketRefused."""
+        key = f"{FLAT_DIRECTORIES[0]}/probe{self.suffix}"
+        self._objects.put(key, b"1")
+        try:
+            for tag in (None, '"0"'):
+                try:
+                    self._objects.put_if(key, b"2", tag)
+                except Conflict:  # as it should be
+                    continue
+                raise BucketRefused(
+                    f"the server of {self.name} takes no notice of If-None-Match and If-Match: two backups could "
+                    "replace each other there. Use one that does, or a directory"
+                )
+        finally:
+            self._objects.delete([key])
+
+
+class _Measured:
+    """Pieces whose length and CRC-32C are taken as they pass."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self.length = 0
+        self.crc = 0
+        self.is_over = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            piece = next(self._pieces)
+        except StopIteration:
+            self.is_over = True
+            raise
+        self.length += len(piece)
+        self.crc = crc32c(piece, self.crc)
+        return piece
