@@ -37,10 +37,11 @@ def test_they_say_what_is_stored(seed: int, monkeypatch: pytest.MonkeyPatch, ste
         assert found.to_pylist() == [list(unpack_attributes(each).items()) for each in some]
 
 
-def test_few_are_objects_at_a_time() -> None:
+def test_few_are_objects_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large ones one by one, small ones together; each once, and others work in between."""
     packed = [pack_attributes({f"{row}-{name}": "" for name in range(count)}) for row, count in enumerate([9] * 900)]
     packed += [pack_attributes({f"{row}-{name}": "" for name in range(9_999)}) for row in range(4)]
+    monkeypatch.setattr(batches, "STEP_BYTES", 20_000)
     seen: list[Sequence[bytes]] = []
     breaths = 0
 
