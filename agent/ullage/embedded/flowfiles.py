@@ -10,24 +10,35 @@ ten times what it costs to send them. Columns that were worked out at a snapshot
 
 from array import array
 from binascii import hexlify
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, compress, islice
+from itertools import accumulate, chain, compress
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
 from ullage.embedded.asked import ANY_RECORD, RecordsAsked
 from ullage.embedded.keptcolumns import KeptColumns, in_type
-from ullage.engine import paging
-from ullage.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFileRecord, SwapOut, unpack_attributes
+from ullage.embedded.pace import ALONE, Pace
+from ullage.engine.batches import attribute_maps
+from ullage.engine.model import STAGED_QUEUE, UUID_BYTES, ContentClaim, FlowFileRecord, SwapOut
 from ullage.engine.snapshots import RepositorySnapshot
+from ullage.engine.updates import attribute_count
 from ullage.wire.matching import RowFilter
 from ullage.wire.schemas import SCHEMAS
 
 ROWS: Final = 10_000
 """FlowFiles of a piece, and rows of a batch: of the widest tables a few MiB. No swap file holds more."""
+
+BATCH_BYTES: Final = 8 << 20
+"""What a batch's attributes and parents come to as Arrow has them, unless one row alone has more: while it is made and
+sent it is there twice, of each stream. What ordinary flows have of 10,000 FlowFiles is less.
+"""
+
+ROW_BYTES: Final = 250
+"""Of a row beside its attributes and parents: a uuid, a seal, the names of a queue and numbers."""
 
 SCHEMA: Final = SCHEMAS["flowfiles"]
 UUID_DIGITS: Final = 2 * UUID_BYTES
@@ -123,11 +134,16 @@ class RecordColumns:
     """How columns are made: `queues` are names by number; what is kept is not made again."""
 
     def __init__(
-        self, queues: Mapping[int, str], kept: KeptColumns, seals: Sealing = lambda records: [None] * len(records)
+        self,
+        queues: Mapping[int, str],
+        kept: KeptColumns,
+        seals: Sealing = lambda records: [None] * len(records),
+        pace: Pace = ALONE,
     ) -> None:
         self._queues = queues
         self._kept = kept
         self._seals = seals
+        self._pace = pace
 
     def batches(self, pieces: Iterable[Piece], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """These columns of the table, as they are sent, a batch a piece."""
@@ -137,10 +153,12 @@ class RecordColumns:
             if missing := [name for name, column in found.items() if column is None]:
                 first, *others = _parts(piece.read(), columns)
                 for part in (first, *others) if others else ():  # too large to be kept
-                    yield batch_of(self._made(part, piece, columns), schema)
+                    self._pace.make(part.size)
+                    yield batch_of(self._made(part.records, piece, columns), schema)
                 if others:
                     continue
-                for name, column in self._made(first, piece, missing).items():
+                self._pace.make(first.size)
+                for name, column in self._made(first.records, piece, missing).items():
                     self._kept.keep(piece.place, name, column, is_swapped=piece.is_swapped)
                     found[name] = column
             batch = batch_of(found, schema)
@@ -158,7 +176,8 @@ class RecordColumns:
             known = {name: in_type(column, SCHEMA.field(name).type) for name, column in kept.items()}
             if len(known) < len(names):
                 for part in _parts(piece.read(), names):
-                    found = self._chosen_of(part, piece, columns, rows)
+                    self._pace.make(part.size)
+                    found = self._chosen_of(part.records, piece, columns, rows)
                     yield pa.record_batch([found[name] for name in columns], schema=schema)
             else:
                 mask = rows.mask(known.__getitem__, len(known[columns[0]]))
@@ -187,6 +206,8 @@ class RecordColumns:
                 values = pa.repeat(piece.is_swapped, len(records))
             elif name == "seal":
                 values = self._seals(records)
+            elif name == "attributes":
+                values = attribute_maps([record.attributes for record in records], self._pace.step)
             else:
                 values = OF_RECORDS[name](records)
             found[name] = values if isinstance(values, pa.Array) else pa.array(values, SCHEMA.field(name).type)
@@ -198,17 +219,38 @@ def batch_of(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBat
     return pa.record_batch([in_type(columns[field.name], field.type) for field in schema], schema=schema)
 
 
-def _parts(records: Sequence[FlowFileRecord], names: Collection[str]) -> list[Sequence[FlowFileRecord]]:
-    """The same, in several parts where their attributes are large and are asked for: a batch is made as a whole."""
-    if "attributes" not in names or sum(len(record.attributes) for record in records) <= paging.PAGE_BYTES:
-        return [records]
-    parts: list[Sequence[FlowFileRecord]] = []
+class _Part(NamedTuple):
+    """FlowFiles of a piece that make one batch, and at most how many bytes it takes."""
+
+    records: Sequence[FlowFileRecord]
+    size: int
+
+
+def _parts(records: Sequence[FlowFileRecord], names: Collection[str]) -> list[_Part]:
+    """All of them, in several parts where these columns of theirs are large: a batch is made as a whole."""
+    rows, large = ROW_BYTES * len(records), {"attributes", "parents"} & set(names)
+    packed = 0
+    if "attributes" in large:
+        packed += sum(map(len, [record.attributes for record in records]))
+    if "parents" in large:
+        packed += sum(map(len, [record.parents for record in records]))
+    if 3 * packed <= BATCH_BYTES:
+        return [_Part(records, rows + 3 * packed)]
+    ends = list(accumulate((_large_bytes(record, large) for record in records), initial=0))
+    parts: list[_Part] = []
     at = 0
     while at < len(records):
-        part, _ = paging.page(islice(records, at, None), ROWS, paging.record_bytes)
-        parts.append(part)
-        at += len(part)
+        end = max(at + 1, bisect_right(ends, ends[at] + BATCH_BYTES) - 1)
+        parts.append(_Part(records[at:end], ends[end] - ends[at] + ROW_BYTES * (end - at)))
+        at = end
     return parts
+
+
+def _large_bytes(record: FlowFileRecord, names: Collection[str]) -> int:
+    """What these columns take of a row as Arrow has them: of each text where it begins, in four bytes, and the text."""
+    attributes = len(record.attributes) + 8 * attribute_count(record.attributes) if "attributes" in names else 0
+    parents = (UUID_LENGTH + 4) * len(record.parents) // UUID_BYTES if "parents" in names else 0
+    return attributes + parents
 
 
 def _queues(records: Sequence[FlowFileRecord], queues: Mapping[int, str]) -> Any:
@@ -248,22 +290,6 @@ def _parents(records: Sequence[FlowFileRecord]) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, _uuids(b"".join(joined)))
 
 
-def _attributes(records: Sequence[FlowFileRecord]) -> pa.Array:
-    """Maps. Of what came together all have often the same: each different one is unpacked once."""
-    packed = [record.attributes for record in records]
-    numbers = {each: number for number, each in enumerate(dict.fromkeys(packed))}
-    if len(numbers) == len(packed):
-        return _maps(packed)
-    return _maps(list(numbers)).take(pa.array([numbers[each] for each in packed], pa.int32()))
-
-
-def _maps(packed: Sequence[bytes]) -> pa.Array:
-    maps = list(map(unpack_attributes, packed))
-    names = pa.array(list(chain.from_iterable(maps)), pa.string())
-    values = pa.array([value for each in maps for value in each.values()], pa.string())
-    return pa.MapArray.from_arrays(_offsets(map(len, maps)), names, values)
-
-
 def _offsets(lengths: Iterable[int]) -> pa.Array:
     """Where each begins, and the last one ends."""
     numbers = array("i", accumulate(lengths, initial=0))
@@ -283,6 +309,5 @@ OF_RECORDS: Final[dict[str, Callable[[Sequence[FlowFileRecord]], Any]]] = {
     "expires_millis": lambda records: [record.expires_millis for record in records],
     "deleted_millis": lambda records: [record.deleted_millis for record in records],
     "parents": _parents,
-    "attributes": _attributes,
 }
-"""All columns that records tell. Each is written out: `attrgetter` with `map` takes twice as long."""
+"""What records tell but for their attributes. Each is written out: `attrgetter` with `map` takes twice as long."""

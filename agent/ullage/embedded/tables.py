@@ -20,6 +20,7 @@ from ullage.embedded.eventtable import event_batches
 from ullage.embedded.flowfiles import ROWS, Piece, RecordColumns, Shares, batch_of
 from ullage.embedded.keptcolumns import KeptColumns, Room
 from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
+from ullage.embedded.pace import ALONE, Pace
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid
@@ -63,7 +64,7 @@ class Moment:
         found.repository = repository
         return found
 
-    def batches(self, wanted: TableTicket) -> Iterator[OutgoingBatch]:
+    def batches(self, wanted: TableTicket, pace: Pace = ALONE) -> Iterator[OutgoingBatch]:
         """A table, or what the ticket wants of it, in record batches. One without rows says that work goes on."""
         schema, rows = schema_of(wanted), rows_of(wanted)
         columns = schema.names
@@ -71,9 +72,9 @@ class Moment:
         asked = records_asked(rows.predicate, queues)
         shares = Shares(self._snapshot, *wanted.part, is_kept=wanted.snapshot is not None, asked=asked)
         if wanted.name == "flowfiles":
-            return map(OutgoingBatch, self._flow_files(shares.pieces(), schema, rows, queues))
+            return map(OutgoingBatch, self._flow_files(shares.pieces(), schema, rows, queues, pace))
         if wanted.name == "provenance":
-            return self._provenance(wanted, columns, rows)
+            return self._provenance(wanted, columns, rows, pace)
         reclamation = self.repository.reclamation
         tables: dict[str, Callable[[], Iterable[Row]]] = {
             "claims": partial(self._claims, shares),
@@ -93,12 +94,13 @@ class Moment:
         return packed(iter(tables[wanted.name]()), SCHEMAS[wanted.name], columns, rows)
 
     def _flow_files(
-        self, pieces: Iterator[Piece], schema: pa.Schema, rows: RowFilter, queues: Mapping[int, str]
+        self, pieces: Iterator[Piece], schema: pa.Schema, rows: RowFilter, queues: Mapping[int, str], pace: Pace
     ) -> Iterator[pa.RecordBatch]:
-        made = RecordColumns(queues, self.kept)
+        made = RecordColumns(queues, self.kept, pace=pace)
         if not self._sees_all:
             pieces = map(self._visible, pieces)
-            made = RecordColumns(queues, KeptColumns(), partial(self.repository.seals.of, self.repository.acting))
+            seals = partial(self.repository.seals.of, self.repository.acting)
+            made = RecordColumns(queues, KeptColumns(), seals, pace)
         return _record_batches(made, pieces, schema, rows)
 
     @property
@@ -177,11 +179,13 @@ class Moment:
                 *(counts[queue.number], sizes[queue.number], swapped[queue.number]),
             )
 
-    def _provenance(self, wanted: TableTicket, columns: Sequence[str], rows: RowFilter) -> Iterator[OutgoingBatch]:
+    def _provenance(
+        self, wanted: TableTicket, columns: Sequence[str], rows: RowFilter, pace: Pace
+    ) -> Iterator[OutgoingBatch]:
         self.repository.acting.require_everywhere(QueueUse.READ, "the table provenance")
         if wanted.count is not None:  # each event is looked at, so no index can help
             every = EventQuery(after=wanted.after, before=(wanted.through or 0) + 1)
-            return map(OutgoingBatch, gathered(self._counted_events(wanted, every, columns, rows)))
+            return map(OutgoingBatch, gathered(self._counted_events(wanted, every, columns, rows, pace)))
         query = events_asked(rows.predicate)
         if query is None:
             return iter(())
@@ -189,13 +193,14 @@ class Moment:
             end for end in (query.before, None if wanted.through is None else wanted.through + 1) if end is not None
         ]
         query = msgspec.structs.replace(query, after=max(query.after, wanted.after), before=min(ends, default=None))
-        return map(OutgoingBatch, gathered(event_batches(self._engine, query, self.transaction, columns, rows)))
+        found = event_batches(self._engine, query, self.transaction, columns, rows, pace)
+        return map(OutgoingBatch, gathered(found))
 
     def _counted_events(
-        self, wanted: TableTicket, every: EventQuery, columns: Sequence[str], rows: RowFilter
+        self, wanted: TableTicket, every: EventQuery, columns: Sequence[str], rows: RowFilter, pace: Pace
     ) -> Iterator[pa.RecordBatch]:
         """EventNotFound at the end if there are fewer than the ticket says."""
-        count = yield from event_batches(self._engine, every, self.transaction, columns, rows)
+        count = yield from event_batches(self._engine, every, self.transaction, columns, rows, pace)
         if count != wanted.count:
             raise EventNotFound(
                 f"{(wanted.count or 0) - count} of the events after {wanted.after} through {wanted.through} are not "
@@ -231,7 +236,7 @@ class Moment:
             yield record.id, name, at, None, problem_of(error).slug
 
 
-def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterator[OutgoingBatch]:
+def feed_batches(repository: EmbeddedRepository, wanted: TableTicket, pace: Pace = ALONE) -> Iterator[OutgoingBatch]:
     """What a stream has taken of a queue, as the table `flowfiles`, in the order in which it stands. InvalidArgument if
     that is not what the ticket wants, FlowFileNotFound at the end if there are fewer than it says.
     """
@@ -245,7 +250,7 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket) -> Iterato
     queues = dict.fromkeys((record.queue for record in records), wanted.queue)
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
-    made = RecordColumns(queues, KeptColumns(), partial(repository.seals.of, repository.acting))
+    made = RecordColumns(queues, KeptColumns(), partial(repository.seals.of, repository.acting), pace)
     batches = _record_batches(made, pieces, schema, rows)
     gone = 0 if wanted.count is None else wanted.count - len(records)
     return map(OutgoingBatch, chain(batches, _none_gone(wanted, gone)))

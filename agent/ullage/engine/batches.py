@@ -1,10 +1,18 @@
-"""Many FlowFiles that come at once: their attributes as they are stored, and their records."""
+"""Many FlowFiles that come, or are shown, at once: their attributes as they are stored and as Arrow has them, and their
+records.
+"""
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import repeat
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, repeat
+from typing import TypeVar
 
 import msgspec
 
+from ullage.engine.arrow import pa
 from ullage.engine.model import ContentClaim, FlowFileRecord, new_uuids, pack_attributes
 from ullage.engine.updates import require_packed
 from ullage.engine.wal.format import UNDECODABLE
@@ -13,6 +21,13 @@ from ullage.errors import InvalidArgument
 Attributes = dict[str, str] | Sequence[dict[str, str]] | None
 """Of a batch: one mapping for all, or one each."""
 
+
+STEP_BYTES = 256 << 10
+"""Packed attributes that are Python's objects at a time, unless those of one FlowFile are more: ten ms, and 16 MiB at
+the worst, where each name has three letters and nothing is said of it.
+"""
+
+_Packed = TypeVar("_Packed", bytes, tuple[bytes, bytes])
 
 _ARRAY_32 = b"\xdd"
 """First byte of a msgpack array whose count follows in four bytes, the highest first."""
@@ -59,3 +74,49 @@ def with_readable_attributes(records: list[FlowFileRecord]) -> list[FlowFileReco
 def unpack_all_attributes(packed: Collection[bytes]) -> list[dict[str, str]]:
     """What `unpack_attributes` says of each: packed maps one behind the other are an array of maps but for its head."""
     return _unpack_all(b"".join((_ARRAY_32, len(packed).to_bytes(4, "big"), *packed)))
+
+
+def attribute_maps(packed: Sequence[bytes], step: Callable[[], None] = lambda: None) -> pa.MapArray:
+    """What `unpack_attributes` says of each, bit by bit, with a `step` between two of them. Of what came together all
+    have often the same: each different one is unpacked once.
+    """
+    return maps_of(packed, len, unpack_all_attributes, step)
+
+
+def maps_of(
+    things: Sequence[_Packed],
+    size_of: Callable[[_Packed], int],
+    unpack: Callable[[Sequence[_Packed]], Sequence[Mapping[str, str | None]]],
+    step: Callable[[], None] = lambda: None,
+) -> pa.MapArray:
+    """The same of anything packed, of so many bytes, that becomes a map."""
+    different = dict.fromkeys(things)
+    is_each_different = len(different) == len(things)
+    made: list[pa.MapArray] = []
+    for few in _steps(things if is_each_different else list(different), size_of):
+        if made:
+            step()
+        made.append(_map_array(unpack(few)))
+    maps = made[0] if len(made) == 1 else pa.concat_arrays(made)
+    if is_each_different:
+        return maps
+    numbers = {each: number for number, each in enumerate(different)}
+    return maps.take(pa.array([numbers[each] for each in things], pa.int32()))
+
+
+def _steps(things: Sequence[_Packed], size_of: Callable[[_Packed], int]) -> Iterator[Sequence[_Packed]]:
+    """One at least, of at most so many bytes or of one thing each."""
+    ends = list(accumulate(map(size_of, things), initial=0))
+    at = 0
+    while at < len(things) or not at:
+        end = max(at + 1, bisect_right(ends, ends[at] + STEP_BYTES) - 1)
+        yield things[at:end]
+        at = end
+
+
+def _map_array(maps: Sequence[Mapping[str, str | None]]) -> pa.MapArray:
+    numbers = array("i", accumulate(map(len, maps), initial=0))
+    offsets = pa.Array.from_buffers(pa.int32(), len(numbers), [None, pa.py_buffer(numbers)])
+    names = pa.array(list(chain.from_iterable(maps)), pa.string())
+    values = pa.array([value for each in maps for value in each.values()], pa.string())
+    return pa.MapArray.from_arrays(offsets, names, values)

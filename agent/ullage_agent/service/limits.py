@@ -6,11 +6,13 @@ Memory at the worst is, beside what an idle process takes, about
     held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * small_body_bytes                                      the same of calls that are no streams
-    decoded_bytes                          what becomes of those and of bodies over HTTP, and answers that are not sent
-    columns_bytes + snapshot_bytes                                          tables
+    decoded_bytes                   what becomes of those and of bodies over HTTP, answers and tables that are not sent
+    flight_calls * OBJECTS_BYTES                                            attributes that become columns of these
+    columns_bytes + snapshot_bytes                                          what is kept of tables
     session_bytes                                                           remote sessions
 
-which is 1.3, 0.3, 1.0, 0.3, 1.0, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and `header_bytes`.
+which is 1.3, 0.3, 1.0, 0.3, 1.0, 0.5, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and
+`header_bytes`.
 """
 
 from typing import Final, Self
@@ -35,6 +37,11 @@ content a third of its speed.
 SMALL_BYTES: Final = 64 * KIB
 """An answer below this takes no room: counting it would cost as much as sending it, and a place for a request as much
 as both.
+"""
+
+OBJECTS_BYTES: Final = 16 * MIB
+"""What a table's stream has as objects of Python's at the worst: 256 KiB of packed attributes at a time
+(`ullage/engine/batches.py`), or those of one FlowFile.
 """
 
 ENCODED_TIMES: Final = 3
@@ -161,8 +168,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     decoded_bytes: int = 1 << 30
     """What bodies that are decoded as a whole and messages of Flight come to, as they are decoded and worked on: four
-    of the largest at a time, some forty batches of 8 MiB. And answers of SMALL_BYTES or more, from before they are
-    made, and messages of streams, until they are taken: twelve of the largest.
+    of the largest at a time, some forty batches of 8 MiB. And answers of SMALL_BYTES or more and batches of tables with
+    attributes, from before they are made, and messages of streams, until they are taken: twelve of the largest.
     """
 
     decoded_bytes_each: int = 640 * MIB

@@ -341,7 +341,7 @@ def decoded(column: pa.ChunkedArray) -> list[Any]:
 
 def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is made as a whole, and a piece of the table has up to 10,000 rows."""
-    monkeypatch.setattr("ullage.engine.paging.PAGE_BYTES", 25_000)
+    monkeypatch.setattr("ullage.embedded.flowfiles.BATCH_BYTES", 25_000)
     repository = workshop.make()
     sizes = [10_000, 10_000, 10_000, 60_000, 10, 10]
     with committing(repository) as session:

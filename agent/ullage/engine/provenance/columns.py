@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import chain, repeat
 from typing import Any
 
 from ullage.engine.arrow import pa
-from ullage.engine.batches import unpack_all_attributes
+from ullage.engine.batches import attribute_maps, maps_of
 from ullage.engine.model import (
     Content,
     ContentClaim,
@@ -115,8 +115,8 @@ def to_batch(chunk: Sequence[Series], queue_name: Callable[[int], str]) -> pa.Re
     columns["children"] = _lists([series.run.children for series in chunk]).take(which)
     packed_before = list(chain.from_iterable(series.attributes_before() for series in chunk))
     packed = list(chain.from_iterable(series.attributes() for series in chunk))
-    columns["attributes_before"] = _maps(_unpacked(packed_before))
-    columns["attributes_updated"] = _maps(_changes(packed_before, packed))
+    columns["attributes_before"] = attribute_maps(packed_before)
+    columns["attributes_updated"] = _changes(packed_before, packed)
     columns["content_before"] = _contents(before)
     columns["content"] = columns["content_before"] if slices == before else _contents(slices)
     return pa.RecordBatch.from_arrays([columns[name] for name in fields.names], schema=fields)
@@ -172,27 +172,10 @@ def _lists(joined: Iterable[bytes]) -> Any:
     return pa.array(lists, pa.list_(pa.string()))
 
 
-def _unpacked(packed: Sequence[bytes]) -> list[dict[str, str]]:
-    """Attributes of each. FlowFiles of a batch often have the same ones, which are then unpacked once."""
-    distinct = list(dict.fromkeys(packed))
-    known = dict(zip(distinct, unpack_all_attributes(distinct), strict=True))
-    return [known[each] for each in packed]
-
-
-def _changes(before: Sequence[bytes], after: Sequence[bytes]) -> Sequence[dict[str, str | None]]:
+def _changes(before: Sequence[bytes], after: Sequence[bytes]) -> Any:
     """What each changed, as `changed_attributes` has it: mostly nothing, or all that a new FlowFile came with."""
-    if before == after:
-        return [{}] * len(before)
-    pairs = list(zip(before, after, strict=True))
-    known = {pair: changed_attributes(*pair) for pair in dict.fromkeys(pairs)}
-    return [known[pair] for pair in pairs]
-
-
-def _maps(items: Sequence[dict[str, str]] | Sequence[dict[str, str | None]]) -> Any:
-    offsets = pa.array(accumulate(map(len, items), initial=0), pa.int32(), size=len(items) + 1)
-    keys = pa.array(list(chain.from_iterable(items)), pa.string())
-    values = pa.array(list(chain.from_iterable(map(dict.values, items))), pa.string())
-    return pa.MapArray.from_arrays(offsets, keys, values)
+    pairs = [(old, new) if old != new else (b"", b"") for old, new in zip(before, after, strict=True)]
+    return maps_of(pairs, lambda pair: sum(map(len, pair)), lambda few: [changed_attributes(*pair) for pair in few])
 
 
 def _contents(slices: Sequence[FlowFileRecord | Content | None]) -> Any:

@@ -157,6 +157,12 @@ class EventFiles:
         with self._naming(file), self._lock:
             return self._opened(file).starts
 
+    def unpacked_bytes(self, file: EventFile) -> Sequence[int]:
+        """About what each row group takes in memory, as its footer has it; as `starts`."""
+        with self._naming(file), self._lock:
+            footer = self._opened(file).parquet.metadata
+            return [footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)]
+
     def read(self, file: EventFile, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """A row group, or these columns of it; as `starts`."""
         with self._naming(file), self._lock:  # one reader at a time moves the file's position

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ullage.engine.arrow import pa
 from ullage.engine.model import parse_uuid
-from ullage.engine.provenance.columns import ROW_GROUP_BYTES, ROW_GROUP_ROWS, schema, to_batch
+from ullage.engine.provenance.columns import ROW_GROUP_ROWS, schema, to_batch
 from ullage.engine.provenance.index import NO_CANDIDATES, FileLookup
 from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.query import possible, touches
@@ -30,14 +30,26 @@ from ullage.wire.provenance import EventQuery
 
 QueueName = Callable[[int], str]
 
+TOLD_BYTES = 512 << 10
+"""Of a run that only the log holds, as `ROW_GROUP_BYTES`: its columns are made of objects of Python's, while others
+wait for the interpreter.
+"""
+
+UNPACKED_TIMES = 3
+"""What attributes take as columns, as a multiple of what they take packed: three bytes are two places and a letter."""
+
+ROW_BYTES = 250
+"""Of an event beside that: numbers, a uuid, and where its texts begin."""
+
 
 class EventColumns(NamedTuple):
     """`events` of them in the order of their sequence. `read` gives columns of an event file's schema, and None if
-    retention has taken them meanwhile; ProvenanceDamaged.
+    retention has taken them meanwhile; ProvenanceDamaged. All columns together take about `bytes` in memory.
     """
 
     first_sequence: int
     events: int
+    bytes: int
     read: Callable[[Sequence[str]], Any]
 
 
@@ -55,9 +67,11 @@ def told_runs(newest: Iterable[Numbered], query: EventQuery, queue_name: QueueNa
     query = possible(query)
     wanted = {parse_uuid(uuid) for uuid in (query.flow_file, *query.related) if uuid}
     for together in _neighbours(each for each in newest if _may_hold(each, query, wanted)):
-        for chunk in chunks(chain.from_iterable(map(_series, together)), ROW_GROUP_ROWS, ROW_GROUP_BYTES):
+        for chunk in chunks(chain.from_iterable(map(_series, together)), ROW_GROUP_ROWS, TOLD_BYTES):
             events = sum(len(series.after) for series in chunk)
-            yield EventColumns(chunk[0].sequence, events, _Told(chunk, queue_name).read)
+            weight = sum(chunk[0].weights()) if events == 1 else TOLD_BYTES
+            size = UNPACKED_TIMES * weight + ROW_BYTES * events
+            yield EventColumns(chunk[0].sequence, events, size, _Told(chunk, queue_name).read)
 
 
 def _may_hold(numbered: Numbered, query: EventQuery, wanted: set[bytes]) -> bool:
@@ -111,7 +125,7 @@ def _of_file(
         return
     files = store.event_files
     try:
-        starts = files.starts(file)
+        starts, sizes = files.starts(file), files.unpacked_bytes(file)
         groups: Iterable[int] = range(len(starts) - 1)
         if found is not None:
             groups = _groups(file, starts, found, groups)
@@ -122,7 +136,8 @@ def _of_file(
     for group in groups:
         first, last = file.first_sequence + starts[group], file.first_sequence + starts[group + 1] - 1
         if touches(query, first, last, file.millis_min, file.millis_max):
-            yield EventColumns(first, last - first + 1, partial(_read, store, file, group))
+            events = last - first + 1
+            yield EventColumns(first, events, sizes[group] + ROW_BYTES * events, partial(_read, store, file, group))
 
 
 def _groups(file: EventFile, starts: Sequence[int], found: Iterator[int], every: Iterable[int]) -> Iterable[int]:

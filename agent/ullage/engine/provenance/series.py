@@ -175,7 +175,7 @@ def chunks(series: Iterable[Series], events: int, bytes_max: int) -> Iterator[li
                 chunk.append(each.part(at, end))
                 room -= end - at
                 bytes_left -= ends[end] - ends[at]
-            if not room or end < len(each.after):
+            if not room or bytes_left <= 0 or end < len(each.after):
                 yield chunk
                 chunk, room, bytes_left = [], events, bytes_max
             at = end

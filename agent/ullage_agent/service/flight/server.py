@@ -22,6 +22,7 @@ from ullage.embedded import bulk
 from ullage.embedded.bulk import ContentSink
 from ullage.embedded.items import content_batches
 from ullage.embedded.outgoing import OutgoingBatch
+from ullage.embedded.pace import Pace
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import feed_batches, schema_of
 from ullage.errors import Forbidden, InvalidArgument, ServiceBusy, Unauthenticated
@@ -38,9 +39,10 @@ from ullage_agent.service.flight.messages import pack_action_type, pack_put_resu
 from ullage_agent.service.flight.notes import CountedSink, Note
 from ullage_agent.service.flight.places import KnownPeers
 from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
+from ullage_agent.service.flight.sending import SendingRoom
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
-from ullage_agent.service.limits import DECODED_TIMES, MIB, SMALL_BYTES
+from ullage_agent.service.limits import DECODED_TIMES, MIB
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.uploads import Upload, Uploads
@@ -156,12 +158,12 @@ class FlightServer:
         """End the calls that stand still, and forget what nobody reads any more."""
         self._stalls.look()
 
-    def _asked_for(self, call: FlightCall, note: Note) -> Batches:
+    def _asked_for(self, call: FlightCall, note: Note, pace: Pace) -> Batches:
         """Contents, or a table."""
         with self._read(call, flight.Ticket) as ticket:
-            return self._found(call, note, ticket)
+            return self._found(call, note, ticket, pace)
 
-    def _found(self, call: FlightCall, note: Note, ticket: Any) -> Batches:
+    def _found(self, call: FlightCall, note: Note, ticket: Any, pace: Pace) -> Batches:
         wanted = tickets.parse_ticket(ticket.ticket)
         rights = GETTING if isinstance(wanted, ContentTicket) else rights_of(wanted)
         principal = self._permitted(call, note, rights, ticket.ticket)
@@ -170,8 +172,8 @@ class FlightServer:
             return GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted)
         schema = schema_of(wanted)
         if wanted.stream is not None:
-            return schema, feed_batches(self._terms.acting_for(principal), wanted)
-        return schema, self._snapshots.find(principal, wanted.snapshot).batches(wanted)
+            return schema, feed_batches(self._terms.acting_for(principal), wanted, pace)
+        return schema, self._snapshots.find(principal, wanted.snapshot).batches(wanted, pace)
 
     def _acts(self) -> dict[str, Act]:
         snapshots = self._snapshots
@@ -221,26 +223,13 @@ class FlightServer:
             del message, sound  # they would be kept until the next one has come
 
     def _get(self, call: FlightCall, note: Note) -> None:
-        schema, batches = self._asked_for(call, note)
-        sent = _Sent(self._worth_sending(call, batches), note)
-        for message in packed_stream(schema, sent):
-            # It is there twice, and what it was made of once, for as long as its client does not take it.
-            with self._room(call, 2 * len(message) + sent.batch_bytes):
+        with SendingRoom(call, self._terms.budget) as room:
+            schema, batches = self._asked_for(call, note, room)
+            sent = _Sent(self._worth_sending(call, batches), note, room)
+            for message in packed_stream(schema, sent):
+                room.hold(len(message), sent.batch_bytes)
                 call.send(message)
-            call.work()
-
-    @contextmanager
-    def _room(self, call: FlightCall, size: int) -> Iterator[None]:
-        """What is large counts beside all else that waits. Who waits for room has none, and keeps no turn."""
-        if size < SMALL_BYTES:
-            yield
-            return
-        room = self._terms.budget.take_now(call.principal, size)
-        if room is None:
-            call.rest()
-            room = self._terms.budget.take(call.principal, size)
-        with room:
-            yield
+                call.work()
 
     def _worth_sending(self, call: FlightCall, batches: Iterator[OutgoingBatch]) -> Iterator[OutgoingBatch]:
         """All but batches without rows; of those one now and then, which tells the client that there is work."""
@@ -347,9 +336,10 @@ def _parsed(kind: Any, raw: bytes) -> Any:
 class _Sent:
     """The batches of a stream, counted as they are sent."""
 
-    def __init__(self, batches: Iterator[OutgoingBatch], note: Note) -> None:
+    def __init__(self, batches: Iterator[OutgoingBatch], note: Note, room: SendingRoom) -> None:
         self._batches = batches
         self._note = note
+        self._room = room
         self.batch_bytes = 0
         """Of the one that is being sent."""
 
@@ -358,6 +348,7 @@ class _Sent:
             self.batch_bytes = batch.batch.nbytes
             self._note.bytes += self.batch_bytes
             yield batch
+            self._room.release()  # for who waits, before more is taken for the next one
 
 
 def _described(action: FlightAction[Any, Any]) -> str:
