@@ -26,6 +26,7 @@ from tests.operator.support import repository
 from tests.spark.fleet import Fleet
 from ullage.client.flight import FlightClient
 from ullage.contract import Calendar, MaintenanceOperation
+from ullage.embedded.pace import Pace
 from ullage.embedded.tables import Moment
 from ullage.engine.byteranges import unpack_ranges
 from ullage.wire.tickets import TableTicket
@@ -333,9 +334,9 @@ def test_the_command_line_asks_the_same(
     run = CliRunner().invoke
     whole, sent = Moment.batches, defaultdict[str, set[str]](set)
 
-    def recorded(moment: Moment, wanted: TableTicket) -> Any:
+    def recorded(moment: Moment, wanted: TableTicket, pace: Pace) -> Any:
         sent[wanted.name].update(wanted.columns or ["everything"])
-        return whole(moment, wanted)
+        return whole(moment, wanted, pace)
 
     with monkeypatch.context() as patched:
         patched.setattr(Moment, "batches", recorded)
