@@ -31,6 +31,7 @@ UNSHOWN = {
     "queue_bytes": "the same",
     "swap_files": "a detail of long queues, whose length is shown",
     "swapped_flow_files": "the same",
+    "reclaim_problems_total": "each report names the files, and so does a check; docs/operations.md has a rule for it",
     "forgotten_total": "a defect of a client, which its own log tells",
     "remembered_answers": "bounded, and of no use to an administrator",
     "log_syncs_total": "for diagnosis, with the latency of commits, which is shown",
