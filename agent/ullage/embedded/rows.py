@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from ullage.engine import documents
-from ullage.engine.model import FlowFileRecord
+from ullage.engine.model import UUID_BYTES, FlowFileRecord
 from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.updates import attribute_count
 from ullage.wire.provenance import Event
@@ -19,7 +19,6 @@ D = TypeVar("D")
 ROW_BYTES: Final = 1_000
 """JSON of a row beside its attributes, relatives and texts: names of fields, numbers, ids."""
 
-UUID_BYTES: Final = 16
 UUID_JSON_BYTES: Final = 39
 CONTROL_JSON_BYTES: Final = 6
 QUOTED: Final = b'"\\'

@@ -98,6 +98,7 @@ def from_environment(metavar: str, *names: str, **settings: Any) -> Callable[[Fu
 
 _of_files = functools.partial(from_environment, section=REPOSITORY)
 _of_service = functools.partial(from_environment, section=SERVICE)
+_of_bucket = functools.partial(option, section=BUCKET, show_envvar=True)  # by the names that Amazon's tools go by
 
 OF_FILES: Final = (
     _of_files("DIR", "--root", "-r", help="The repository's directory, with the default settings."),
@@ -117,38 +118,30 @@ OF_SERVICE: Final = (
 )
 
 OF_BUCKET: Final = (
-    option(
+    _of_bucket(
         "--endpoint",
         metavar="URL",
         envvar=["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"],
-        show_envvar=True,
-        section=BUCKET,
         help="A server that is not Amazon's, https://HOST:PORT.",
     ),
-    option(
+    _of_bucket(
         "--region",
         metavar="NAME",
         envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-        show_envvar=True,
-        section=BUCKET,
         help="The bucket's; else us-east-1.",
     ),
-    option(
+    _of_bucket(
         "--ca-file",
         type=FILE,
         metavar="FILE",
         envvar="AWS_CA_BUNDLE",
-        show_envvar=True,
-        section=BUCKET,
         help="Who signed the server's certificate; the authorities of the system are believed as well.",
     ),
-    option(
+    _of_bucket(
         "--credentials-file",
         type=FILE,
         metavar="FILE",
         envvar="AWS_SHARED_CREDENTIALS_FILE",
-        show_envvar=True,
-        section=BUCKET,
         help="Credentials as Amazon's tools keep them, read anew while it lasts; else AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or the identity of the machine.",
     ),
