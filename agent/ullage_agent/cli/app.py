@@ -54,6 +54,7 @@ COMMANDS: Final = {
     "backup": Listed(OTHER, "upkeep", "Bring a backup up to date, or begin one."),
     "restore": Listed(OTHER, "upkeep", "Make a repository from a backup, every byte checked."),
     "salvage": Listed(OTHER, "upkeep", "Make a repository of what a damaged one still proves."),
+    "nifi": Listed(OTHER, "nifi", "Show what holds the disk of an Apache NiFi, as it is."),
     "demo": Listed(OTHER, "demo", "Ingest real files, drop, reclaim, get killed, recover, and verify every byte."),
     "demo-writer": Listed(HIDDEN, "demo", "The process that the demo kills."),
 }
