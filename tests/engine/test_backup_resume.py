@@ -97,7 +97,11 @@ class SlowlyRemoving(BucketPlace):
     """Removes when it is told to: the requests of a process that hangs."""
 
     def remove_unlisted(self, listed: Collection[str]) -> None:
-        self.remove = lambda: BucketPlace.remove_unlisted(self, listed)
+        self.listed = listed
+
+    def remove(self) -> None:
+        """At last."""
+        super().remove_unlisted(self.listed)
 
 
 def test_what_a_slow_backup_is_about_to_remove_is_not_taken_up(
@@ -135,7 +139,11 @@ def test_a_backup_that_dies_between_any_two_requests_is_gone_on_with(
         while runs < 100:
             runs += 1
             first = flaky.count
-            flaky.fault = lambda _m, _p, number, last=first + runs: "denied" if number > last else ""
+
+            def die(_method: str, _path: str, number: int, last: int = first + runs) -> str:
+                return "denied" if number > last else ""
+
+            flaky.fault = die
             try:
                 repository.backup(place.to)
                 break

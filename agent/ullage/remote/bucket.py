@@ -133,7 +133,7 @@ class BucketPlace:
             ) from None
 
     def remove_unlisted(self, listed: Collection[str]) -> None:
-        self._objects.delete((self.held().keys() | self._own) - listed)
+        self._objects.delete({*self.held(), *self._own}.difference(listed))
 
     def _piece(self, path: str, start: int, end: int) -> bytes:
         try:
