@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import Workshop
 from ullage.engine.ledger.ledger import LOADED_MAX, Ledger
-from ullage.engine.ledger.packed import BYTES_MAX, ROWS_MAX, Bucket
+from ullage.engine.ledger.packed import BYTES_MAX, ROWS_MAX, Bucket, PackedHandles
 from ullage.engine.ledger.resident import UNPACKED_MIN, ResidentRecords
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import (
@@ -61,7 +61,7 @@ def test_records_are_what_was_put_there_however_they_stand(seed: int) -> None:
         {},
         {"queue": 5},
         {"claim": None, "size": 0},
-        {"attributes": msgspec.msgpack.encode({"long": "x" * BYTES_MAX})},
+        {"attributes": msgspec.msgpack.encode({"long": "x" * (1 << 17)})},
         {"parents": bytes(16 * 70)},
         {"expires_millis": 17, "deleted_millis": 18, "start": 3, "parents": b"p" * 32, "attributes": NO_ATTRIBUTES},
     ]
@@ -89,6 +89,9 @@ def test_records_are_what_was_put_there_however_they_stand(seed: int) -> None:
     assert {record.uuid: record for record in records} == model
     assert all(records.find(uuid) == record and uuid in records for uuid, record in model.items())
     assert not any(uuid in records or records.find(uuid) for uuid in new_uuids(1_000))
+    long = [uuid for uuid, record in model.items() if len(record.attributes) + len(record.parents) > BYTES_MAX]
+    assert long
+    assert all(uuid in records.objects[uuid[0]] for uuid in long)
     with lock:
         assert list(records.problems()) == []
         kept = records.kept()
@@ -115,6 +118,11 @@ def test_two_uuids_side_by_side_are_no_third_one() -> None:
 
     assert (bucket.place(between), bucket.place(second.uuid)) == (-1, 1)
     assert bucket.with_more([third]).place(between) == 2
+    packed = PackedHandles()
+    packed.add([first, second])
+    assert packed.find(between) is None
+    packed.add([third])
+    assert packed.find(between) == third
 
 
 class Busy(dict[bytes, FlowFileRecord]):
@@ -278,6 +286,8 @@ def test_handles_that_rest_are_what_they_were(workshop: Workshop, how: str) -> N
     repository.handles.set_ttl(dying, 5_000)
     repository.ledger.records.pack(0)
     assert repository.handles.head(deleted).deleted_millis
+    repository.checkpoint()
+    repository = workshop.restart(how)
     workshop.clock.advance(12)
     assert repository.handles.purge() == 2
     assert repository.handles.forget([parse_uuid(forgotten)], "not needed") == 1

@@ -68,6 +68,11 @@ class Bucket(NamedTuple):
         """What it takes in memory, about."""
         return len(self.uuids) + len(self.lengths) + len(self.rows)
 
+    def is_whole(self) -> bool:
+        """Whether every uuid has a row."""
+        lengths = memoryview(self.lengths).cast(_LENGTH)
+        return len(lengths) == self.size and sum(lengths) == len(self.rows)
+
     def place(self, uuid: bytes) -> int:
         """The number of its row; -1: there is none."""
         at = self.uuids.find(uuid)

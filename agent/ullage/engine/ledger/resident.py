@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final, overload
 
 from ullage.engine.ledger.packed import Bucket, PackedHandles, behind, is_packable
-from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord
+from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, format_uuid, split_uuids
 
 SHARDS: Final = 256
 """A power of two, so that a uuid's first byte names its shard."""
@@ -217,12 +217,12 @@ class ResidentRecords:
     def problems(self) -> Iterator[str]:
         """What contradicts what; called under the lock."""
         for objects, packed in zip(self.objects, self._packed, strict=True):
-            found = [(record, bucket) for bucket in packed.buckets for record in bucket.records()]
-            if not len({record.uuid for record, _ in found}) == len(found) == packed.count:
-                yield f"{len(found)} handles are packed in a shard that counts {packed.count}, or some are there twice"
-            for record, bucket in found:
-                if record.uuid in objects or packed.bucket_of(record.uuid) is not bucket or not is_packable(record):
-                    yield f"handle {record.id} is packed, and should not be, or elsewhere"
+            places = {uuid: bucket for bucket in packed.buckets for uuid in split_uuids(bucket.uuids)}
+            if len(places) != packed.count or not all(map(Bucket.is_whole, packed.buckets)):
+                yield f"{len(places)} handles are packed in a shard that counts {packed.count}, or some rows are cut"
+            for uuid, bucket in places.items():
+                if uuid in objects or packed.bucket_of(uuid) is not bucket:
+                    yield f"handle {format_uuid(uuid)} is packed elsewhere, or not only packed"
 
     def __iter__(self) -> Iterator[FlowFileRecord]:
         """All of them; shard by shard, each as it is at a moment."""
