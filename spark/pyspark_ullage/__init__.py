@@ -35,7 +35,9 @@ class DefaultSource(DataSource):
     def schema(self) -> StructType:
         """Of the table and the columns that the options name."""
         from ullage_spark.tables import declared  # noqa: PLC0415
+        from ullage_spark.workers import begin_planning  # noqa: PLC0415
 
+        begin_planning()
         return declared(self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -37,6 +37,7 @@ from ullage_spark.versions import (
     StringStartsWith,
     lacks,
 )
+from ullage_spark.workers import begin_planning
 
 ENABLED: Final = "spark.sql.python.filterPushdown.enabled"
 """Spark's setting, which is false unless somebody sets it."""
@@ -73,6 +74,7 @@ class PushingReader(TableReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Those that nodes evaluate are left out of the answer. Beyond the bounds of `where` they are all Spark's."""
+        begin_planning()
         kinds = kinds_of(self._settings.table)
         found = [(each, predicate_of(each, kinds)) for each in filters]
         pushed = [predicate for _, predicate in found if predicate is not None]

@@ -40,7 +40,7 @@ from ullage_spark.tables import (
     columns_of,
     schema_asked,
 )
-from ullage_spark.workers import begin_task
+from ullage_spark.workers import begin_planning, begin_task
 
 EVENTS: Final = "provenance"
 
@@ -79,6 +79,7 @@ class TableReader(Carried, DataSourceReader):
             raise SparkSourceError(f"options after and through are of table {EVENTS}, and this is {settings.table}")
 
     def partitions(self) -> list[InputPartition]:
+        begin_planning()
         settings = self._settings
         snapshots = settings.snapshots()
         if settings.table == COMPLETENESS:

@@ -1,12 +1,16 @@
-"""Spark's Python workers: processes that do one task after the other."""
+"""Spark's Python workers: processes that do one task after the other, or plan one query after the other."""
 
 import gc
+import sys
 from typing import Final
 
 from pyspark import TaskContext
 
 _BEGUN: Final[list[int]] = [-1, 0]
-"""The task that this process does, and how many it has begun."""
+"""The task that this process does, and how much work it has begun."""
+
+_DAEMON: Final = "pyspark.daemon"
+"""The program of which workers are forks."""
 
 
 def begin_task() -> None:
@@ -21,10 +25,23 @@ def begin_task() -> None:
     """
     context = TaskContext.get()
     task = None if context is None else context.taskAttemptId()
-    last, count = _BEGUN
-    if task is None or task == last:
+    if task is None or task == _BEGUN[0]:
         return
-    count += 1
-    _BEGUN[:] = task, count
+    _BEGUN[0] = task
+    _begin()
+
+
+def begin_planning() -> None:
+    """The same where a query is planned, which Spark does in two or three processes of their own: each of them looked
+    for garbage while the query's first tasks ran. Nothing happens in a program that is no worker of Spark's.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == _DAEMON:
+        _begin()
+
+
+def _begin() -> None:
+    _BEGUN[1] += 1
+    count = _BEGUN[1]
     if count > 1 and count & (count - 1) == 0:
         gc.freeze()

@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 from ullage.errors import KeyReused, NotReachable, UllageError, WriteClosed
 from ullage.wire.schemas import ATTRIBUTES, PUT_ATTRIBUTES, PUT_CONTENT, PUT_CONTINUES, PUT_SCHEMA
 from ullage.wire.tickets import (
+    DECISION_MAX,
     WRITE_ABORT,
     WRITE_BEGIN,
     WRITE_COMMIT,
@@ -90,6 +91,17 @@ class WriteDecision(msgspec.Struct, frozen=True, kw_only=True):
     has_attributes: bool = False
     rows: int = 0
     digest: str = ""
+
+    def told(self) -> str:
+        """As nodes get it. SparkSourceError if none would take it."""
+        text = msgspec.json.encode(self, order="deterministic").decode()
+        if len(text) > DECISION_MAX:
+            count = sum(map(len, self.nodes.values()))
+            raise SparkSourceError(
+                f"{count:,} tasks have written rows, and what they staged cannot be told to a node in {DECISION_MAX:,} "
+                "letters: coalesce the DataFrame to 50,000 partitions or fewer; nothing is written"
+            )
+        return text
 
 
 DECIDERS_MAX: Final = 3
@@ -167,6 +179,7 @@ class StagingWriter(Carried):
     def _commit(self, write: str, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Prepare all nodes, then commit all. WriteNotFinished if one cannot be told what others have carried out."""
         decision = self._decision(messages)
+        decision.told()  # refused before a node has prepared, not when the first one decides
         nodes = [node for node in self._nodes if node.name in decision.nodes]
         # Without a name there was no earlier run. Each question goes to every node of a fleet.
         is_named = bool(self._name or self._application)
@@ -262,7 +275,7 @@ class StagingWriter(Carried):
     def _carry_out(self, write: str, decision: WriteDecision) -> None:
         """Commit on one node, which has decided then, and on all others side by side."""
         known = {node.name: node for node in self._nodes}
-        text = msgspec.json.encode(decision, order="deterministic").decode()
+        text = decision.told()
 
         def commit(name: str) -> tuple[str, Exception] | None:
             if name not in known:

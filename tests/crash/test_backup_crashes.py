@@ -1,5 +1,7 @@
 """Crashes while a backup is written, and while one is restored: the last backup counts, or the new one, never a mix."""
 
+import errno
+
 import msgspec
 import pytest
 
@@ -101,7 +103,7 @@ def test_the_next_backup_after_a_crash_is_whole() -> None:
 
 
 def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
-    """Before its commit point there is nothing that opens, and a repeated restore asks for an empty directory."""
+    """Before its commit point there is nothing that opens, and a repeated restore goes on with what is there."""
     states: list[State] = []
     points = recorded(states, point_of_restore=True).points
     whole = refused = 0
@@ -113,6 +115,7 @@ def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
         except (NotARepository, RepositoryDamaged):
             assert not files.exists("/copy/ullage.json")
             refused += 1
+            assert restored(files) == states[1]
             continue
         with repository:
             assert repository.check(deep=True).problems == ()
@@ -121,6 +124,37 @@ def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
 
     print(f"seed {SEED}: {len(points)} crash points, {whole} whole, {refused} no repository")
     assert min(whole, refused) > 0
+
+
+class KilledError(Exception):
+    """The process is gone, and the page cache is there."""
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KilledError()])
+def test_a_restoration_that_goes_on_believes_nothing_that_was_not_synced(error: Exception) -> None:
+    """It reads back from the page cache, and is on no disk: after a loss of power all is there."""
+    repository, files, clock = made()
+    with repository:
+        put("a", 300, LARGE)(repository, clock)
+        repository.backup(BACKUP)
+        expected = state_of(repository)
+    failed: list[str] = []
+
+    def fail_once(call: Call) -> None:
+        if call.kind == "sync" and call.path.startswith("/copy/c1/") and "-" in call.path and not failed:
+            failed.append(call.path)
+            raise error
+
+    files.before = fail_once
+    with pytest.raises(type(error)):
+        Engine.restore_backup(BACKUP, COPY, files)
+    Engine.restore_backup(BACKUP, COPY, files)
+
+    lost = CrashFiles(files.crash_point().image(()))
+    with Engine.open(COPY, lost, ManualClock()) as again:
+        assert again.check(deep=True).problems == ()
+        assert state_of(again) == expected
+    assert failed
 
 
 def test_a_crash_during_the_first_backup_leaves_none_and_stops_no_other() -> None:

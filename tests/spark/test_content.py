@@ -7,15 +7,18 @@ import random
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from tests.spark.fleet import Fleet, fleet_at
 from tests.support import drain
@@ -26,9 +29,11 @@ from ullage.wire.frames import ClaimKey, Place
 from ullage.wire.tickets import TableTicket
 from ullage_agent.service.tokens import line_of, new_token
 from ullage_spark import SparkSourceError, snapshot, with_content
+from ullage_spark.carried import opened
 from ullage_spark.errors import ContentUnreadable
 from ullage_spark.fleet import discover, flight_of, socket_of
 from ullage_spark.opener import AHEAD, ContentUse, Opener, pickled
+from ullage_spark.reader import TableReader
 from ullage_spark.settings import SourceOptions
 from ullage_spark.whereabouts import ADDRESS
 from ullage_spark.workers import begin_task
@@ -228,6 +233,35 @@ def test_a_workers_second_task_is_not_looked_through_with_all_modules(spark: Spa
     assert again
     assert min(row.spared for row in again) > 10_000
     assert min(row.share for row in again) < 0.1  # to begin a task does not walk through them
+
+
+def test_who_plans_queries_is_not_looked_through_with_all_modules_either(spark: SparkSession, fleet: Fleet) -> None:
+    """Each query is planned in processes of its own, and its first tasks would run beside their look for garbage."""
+
+    class TellingReader(TableReader):
+        def __reduce__(self) -> tuple[Any, ...]:
+            return opened, (cloudpickle.dumps((type(self), self.__dict__)),)  # type: ignore[no-untyped-call]
+
+        def partitions(self) -> list[InputPartition]:
+            super().partitions()
+            return [InputPartition(gc.get_freeze_count())]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return iter([(partition.value,)])
+
+    class TellingSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "ullage_telling"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return TellingReader(self.options, StructType())
+
+    spark.dataSource.register(TellingSource)
+    df = spark.read.format("ullage_telling").schema("spared bigint").option("endpoint", fleet.endpoint)
+    found = [df.load().collect()[0].spared for _ in range(8)]
+
+    assert max(found) > 10_000
 
 
 def test_content_opened_at_the_source_is_chosen_as_rows_are(spark: SparkSession, fleet: Fleet) -> None:

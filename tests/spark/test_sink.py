@@ -159,6 +159,19 @@ def test_an_attempt_after_the_abort_is_refused(fleet: Fleet) -> None:
     assert (fleet.hidden(), fleet.records()) == (0, {})
 
 
+def test_a_write_of_too_many_tasks_is_refused_before_any_node_prepares(fleet: Fleet) -> None:
+    """Each node is told of all attempts that count, and keeps them."""
+    job = Job(fleet)
+    staged = job.attempt(b"one")
+    others = [StagedAttempt("a", str(uuid.uuid4()), 1, Fingerprint()) for _ in range(110_000)]
+
+    with pytest.raises(SparkSourceError, match=r"110,001 tasks have written rows.*coalesce"):
+        job.writer.commit([staged, *others])
+    job.writer.commit([staged])
+
+    assert fleet.drained("in") == [b"one"]
+
+
 @pytest.mark.parametrize("dies_at", ["prepare", "first commit", "second commit"])
 def test_a_named_write_is_finished_by_whoever_repeats_it(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, dies_at: str

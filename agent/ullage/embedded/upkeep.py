@@ -84,6 +84,8 @@ def restore(
 ) -> RestorationReport:
     """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
 
+    One that was cut short goes on with what is there.
+
     `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`. `containers` says where below `root`
     some containers go, by name; the others lie where they lay. NotABackup; DirectoryNotEmpty; InvalidArgument for a
     container that the backup does not have; BucketRefused; BucketUnavailable.

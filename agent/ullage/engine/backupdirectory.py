@@ -7,7 +7,7 @@ from contextlib import closing
 from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put, new_suffix
 from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
 from ullage.engine.oserrors import is_about_file
 from ullage.errors import ContentMissing, RepositoryDamaged
@@ -28,10 +28,12 @@ class DirectoryPlace:
                                              ^ commit point
     """
 
-    suffix = ""  # whoever writes to it has it for itself: a directory has no conditional writes that could tell
+    lanes = 1
+    in_flight_bytes = COPY_BYTES
 
     def __init__(self, files: Files, path: str, within: str = "") -> None:
         self.name = path
+        self.suffix = new_suffix()
         self._files = files.without_links_below(within or path)
 
     def manifest(self) -> bytes | None:
@@ -112,12 +114,10 @@ def read_pieces(files: Files, path: str, length: int) -> Iterator[bytes]:
 
 
 def write_pieces(files: Files, target: str, pieces: Iterable[bytes]) -> Put:
-    """Write a new, synced file of these pieces. A leftover target is replaced.
+    """Write a new, synced file of these pieces.
 
     What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
     """
-    if files.exists(target):
-        files.unlink(target)
     with closing(files.create(target)) as writing:
         offset = crc = hinted = 0
         for data in pieces:

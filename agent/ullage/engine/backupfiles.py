@@ -65,6 +65,14 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[BackupFile, ...] = ()
 
 
+class BackupNote(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that a run has copied which was about to follow the manifest whose snapshot lies at `followed`, or none."""
+
+    repository: str
+    followed: str
+    files: tuple[BackupFile, ...]
+
+
 class _Version(msgspec.Struct):
     """What every version of the manifest has."""
 
@@ -83,7 +91,26 @@ def is_run(file: BackupFile) -> bool:
 
 def encode_manifest(manifest: BackupManifest) -> bytes:
     """The bytes of `backup.json`."""
-    body = msgspec.json.encode(manifest)
+    return _with_checksum(msgspec.json.encode(manifest))
+
+
+def encode_note(note: BackupNote) -> bytes:
+    """The bytes of a file in `notes`."""
+    return _with_checksum(msgspec.json.encode(note))
+
+
+def decode_note(data: bytes) -> BackupNote | None:
+    """What the bytes say; None of those that a crash left behind, or that another version wrote: it costs a copy."""
+    body, _, crc = data.rpartition(b"\n")
+    if crc != b"%08x" % crc32c(body):
+        return None
+    try:
+        return msgspec.json.decode(body, type=BackupNote)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _with_checksum(body: bytes) -> bytes:
     return body + b"\n%08x" % crc32c(body)
 
 

@@ -1,5 +1,6 @@
 """Where a backup lies (docs/storage.md, "Backup"): a directory, or something that leaves the machine."""
 
+import secrets
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -8,7 +9,10 @@ MANIFEST = "backup.json"
 CONTENT = "content"
 """The directory that has one for each container."""
 
-FLAT_DIRECTORIES = ("flowfile", "runs", "swap", "provenance")
+NOTES = "notes"
+"""The directory of what runs note down for the next one, should they be cut short."""
+
+FLAT_DIRECTORIES = ("flowfile", "runs", "swap", "provenance", NOTES)
 """Those that hold nothing but files."""
 
 
@@ -19,11 +23,16 @@ class Put(NamedTuple):
     crc: int
 
 
+def new_suffix() -> str:
+    """One that no other run has."""
+    return f".{secrets.token_hex(8)}"
+
+
 class BackupPlace(Protocol):
     """Files under paths of their own, none of them written twice, and the manifest that lists those that count.
 
-    One writer at a time in a process. Others may write to the same place from elsewhere: where it can tell, one of them
-    publishes, and the others get BackupOvertaken.
+    Files are put and read by several threads at a time; all else is one thread's, of one writer in a process. Others
+    may write to the same place from elsewhere: where it can tell, one of them publishes; BackupOvertaken to others.
     """
 
     @property
@@ -34,6 +43,16 @@ class BackupPlace(Protocol):
     @property
     def suffix(self) -> str:
         """What is to follow the path of each file that is put from now on, so that no other writer's has its name."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many files are best put or read at a time."""
+        ...
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How many bytes of them may be in memory; one file that is larger passes by itself, in parts."""
         ...
 
     def manifest(self) -> bytes | None:

@@ -448,7 +448,7 @@ class Engine:
             self._forget_containers()
             self.proof.begin()
             self.swap_proof.begin()
-            self.ledger.end_start()
+            self.ledger.records.end_start()
         except BaseException:
             self.log.close()
             self.content.close()

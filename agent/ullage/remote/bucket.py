@@ -8,7 +8,6 @@ removes nothing. What the winner removes it had listed before it published; so i
 after it, however late its requests arrive.
 """
 
-import secrets
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -16,7 +15,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put, new_suffix
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, ContentMissing
 from ullage.interface.buckets import Bucket
 from ullage.remote.objects import Conflict, ObjectNotThere, Objects
@@ -31,6 +30,10 @@ PARTS_MAX: Final = 9_000
 """Fewer than the 10,000 that S3 takes: a file whose length is only guessed may be longer."""
 
 PARALLEL: Final = 4
+"""Parts of one file that are under way."""
+
+LANES: Final = 16
+"""Files that are, as long as they are small: what a small one costs is the wait for an answer."""
 
 IN_FLIGHT_BYTES: Final = PARALLEL * PART_BYTES
 
@@ -38,12 +41,16 @@ IN_FLIGHT_BYTES: Final = PARALLEL * PART_BYTES
 class BucketPlace:
     """The prefix of a bucket, for one backup or one restoration."""
 
+    lanes = LANES
+    in_flight_bytes = IN_FLIGHT_BYTES
+
     def __init__(self, bucket: Bucket) -> None:
         self._objects = Objects(bucket)
         self.name = self._objects.at("")
-        self.suffix = f".{secrets.token_hex(8)}"
+        self.suffix = new_suffix()
         self._tag: str | None = None
         self._held: dict[str, int] | None = None
+        self._own: set[str] = set()
 
     def manifest(self) -> bytes | None:
         found = self._objects.get(MANIFEST)
@@ -66,6 +73,7 @@ class BucketPlace:
             self._require_conditions()
 
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
+        self._own.add(path)
         counted = _Measured(pieces)
         part_bytes = max(PART_BYTES, -(-length // PARTS_MAX))
         first: list[bytes] = []
@@ -91,6 +99,10 @@ class BucketPlace:
             return b""
 
     def pieces(self, path: str, length: int) -> Iterator[bytes]:
+        if length <= PIECE_BYTES:  # nothing to have a pool for
+            if length:
+                yield self._piece(path, 0, length)
+            return
         ranges = ((start, min(start + PIECE_BYTES, length)) for start in range(0, length, PIECE_BYTES))
         with ThreadPoolExecutor(PARALLEL, "bucket") as pool:
             coming: list[Future[bytes]] = []
@@ -121,7 +133,7 @@ class BucketPlace:
             ) from None
 
     def remove_unlisted(self, listed: Collection[str]) -> None:
-        self._objects.delete(self.held().keys() - listed)
+        self._objects.delete({*self.held(), *self._own}.difference(listed))
 
     def _piece(self, path: str, start: int, end: int) -> bytes:
         try:

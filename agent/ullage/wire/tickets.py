@@ -152,6 +152,10 @@ class TableSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Of content in use on the node; None for who may not see its space."""
 
 
+DECISION_MAX: Final = 4 << 20
+"""Letters of a decision: nodes keep it as long as the write is remembered. What 70,000 attempts staged can be said."""
+
+
 class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A step of a staged write."""
 
@@ -170,7 +174,7 @@ class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     attempts: dict[str, Count] = {}
     """Of `write-prepare` and `write-commit`: those that count, and how many transactions each has staged."""
 
-    decision: Annotated[str, Meta(max_length=4 << 20)] = ""
+    decision: Annotated[str, Meta(max_length=DECISION_MAX)] = ""
     """Of `write-commit`: whatever lets another writer finish it elsewhere."""
 
 

@@ -50,7 +50,7 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     copied_bytes: int
 
     kept_files: int
-    """Files that the last backup had already."""
+    """Files that were there already: of the last backup, or of one, or a restoration, that was cut short."""
 
     kept_bytes: int
 

@@ -159,7 +159,9 @@ def checkpoint(where: ChosenRepository, as_json: bool) -> None:
 def backup(where: ChosenRepository, destination: str | Bucket, as_json: bool) -> None:
     """Bring a backup up to date, or begin one. What DEST has already is not copied again.
 
-    Interrupted at any point, DEST holds the last whole backup. A service writes it where it runs, to directories only.
+    Interrupted at any point, DEST holds the last whole backup, and the next run goes on where this one was. A service
+    writes it where it runs, to directories only.
+
     Content that can't be read is named, and kept as the last backup has it; if that does not have it either, the exit
     code is 11.
     """
@@ -190,7 +192,8 @@ def backup(where: ChosenRepository, destination: str | Bucket, as_json: bool) ->
 def restore(source: str | Bucket, root: Path, containers: tuple[tuple[str, str], ...], as_json: bool) -> None:
     """Make a repository from a backup, every byte checked.
 
-    Each file is verified while it is copied; then everything is checked as `check --deep` does.
+    Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
+    with what is in ROOT when it is said again.
     """
     with bar("Restoring", None) as progress:
         made = ullage.restore(source, root, containers=dict(containers), on_progress=progress.reach)
@@ -201,8 +204,9 @@ def restore(source: str | Bucket, root: Path, containers: tuple[tuple[str, str],
         print_json(msgspec.to_builtins(made.backup) | checked)
     else:
         tell(
-            f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}, up to transaction "
-            f"{made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
+            f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
+            f"{made.backup.kept_files:,} already; up to transaction {made.backup.last_id:,}: "
+            f"{made.check.flow_files:,} FlowFiles and handles, "
             f"{many(len(made.check.problems), 'problem')}"
         )
     if made.check.problems:

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from tests.support import Workshop
-from ullage.engine.ledger.ledger import LOADED_MAX, Ledger
-from ullage.engine.ledger.packed import BYTES_MAX, ROWS_MAX, Bucket, PackedHandles
-from ullage.engine.ledger.resident import UNPACKED_MIN, ResidentRecords
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.packed import BYTES_MAX, ROWS_MAX, HandlePack, PackedHandles
+from ullage.engine.ledger.resident import LOADED_MAX, UNPACKED_MIN, ResidentRecords
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import (
     HANDLE_QUEUE,
@@ -114,10 +114,10 @@ def test_two_uuids_side_by_side_are_no_third_one() -> None:
     first, second = (handle(choose, number) for number in range(2))
     between = first.uuid[8:] + second.uuid[:8]
     third = msgspec.structs.replace(second, uuid=between)
-    bucket = Bucket().with_more([first, second])
+    pack = HandlePack().with_more([first, second])
 
-    assert (bucket.place(between), bucket.place(second.uuid)) == (-1, 1)
-    assert bucket.with_more([third]).place(between) == 2
+    assert (pack.place(between), pack.place(second.uuid)) == (-1, 1)
+    assert pack.with_more([third]).place(between) == 2
     packed = PackedHandles()
     packed.add([first, second])
     assert packed.find(between) is None

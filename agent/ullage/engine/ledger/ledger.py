@@ -53,9 +53,6 @@ from ullage.engine.model import (
 from ullage.engine.updates import updated
 from ullage.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
 
-LOADED_MAX = 10_000
-"""Records of a snapshot after which handles are packed: a start takes no more memory than what it brings back."""
-
 _REFERRING = frozenset({Update, Delete, SwapOut, SwapIn, SwapDrop})
 """Operations on what exists already."""
 
@@ -67,9 +64,6 @@ class Ledger(LedgerState):
         super().__init__()
         self._read_swap = read_swap
         self._view: LedgerView | None = None
-        self._loaded = 0
-        self._is_starting = True
-
         self._apply: dict[type, Callable[..., None]] = {
             Delete: self._delete,
             QueueDefinition: self._define_queue,
@@ -135,14 +129,7 @@ class Ledger(LedgerState):
     def load(self, operations: list[Operation]) -> None:
         """Take in one block of a snapshot: the same operations, as of transaction 0."""
         self.apply(0, 0, operations)
-        self._loaded += len(operations)
-        if self._loaded >= LOADED_MAX:
-            self._loaded = 0
-            self.records.pack()
-
-    def end_start(self) -> None:
-        """All that others have made is there."""
-        self._is_starting = False
+        self.records.note_loaded(len(operations))
 
     def freeze(self) -> "LedgerView":
         """A stable view of this moment, to be released; costs the same however many records there are."""
@@ -206,7 +193,7 @@ class Ledger(LedgerState):
 
     def _create(self, records: Iterable[FlowFileRecord]) -> None:
         """New FlowFiles. A batch lies in one resource claim, whose entry is looked up once: this is the hot loop."""
-        shards = self.records.objects
+        resident, shards = self.records, self.records.objects
         view = self._view
         resource = -1
         entry: ResourceEntry | None = None
@@ -222,7 +209,7 @@ class Ledger(LedgerState):
                 resource = claim.resource
             # One look-up instead of two. Among packed ones only what comes back is looked for: a uuid that was made
             # just now is none of theirs.
-            is_packed = self._is_starting and self.records.is_packed(uuid)
+            is_packed = resident.is_starting and resident.is_packed(uuid)
             if is_packed or shards[number].setdefault(uuid, record) is not record:
                 raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
             if claim is not None:

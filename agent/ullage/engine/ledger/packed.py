@@ -1,11 +1,11 @@
 """Handles as they stand in memory once they rest: packed, in a third of what a record takes as an object.
 
-The uuids of one shard are divided by their next bits, and those that begin alike share a bucket of up to some 256 rows:
+The uuids of one shard are divided by their next bits, and those that begin alike share a pack of up to some 256 rows:
 
     uuids   16 bytes each, in no order | lengths of the rows, u16 each | rows: the record as msgpack, behind its uuid
 
-A bucket is never changed: who changes a row puts another bucket in its place, and whoever holds the old one, as a
-snapshot does, has all that it held. A uuid is random, so that buckets fill evenly.
+A pack is never changed: who changes a row puts another pack in its place, and whoever holds the old one, as a
+snapshot does, has all that it held. A uuid is random, so that packs fill evenly.
 """
 
 from array import array
@@ -19,13 +19,13 @@ import msgspec
 from ullage.engine.model import HANDLE_QUEUE, NO_ATTRIBUTES, UUID_BYTES, FlowFileRecord
 
 ROWS_MAX: Final = 256
-"""Rows of a bucket, on average, at which a shard has more buckets: a change of one row copies them all."""
+"""Rows of a pack, on average, at which a shard has more packs: a change of one row copies them all."""
 
 GROWTH_BITS: Final = 3
-"""Of uuids, by which each bucket is divided then: rows move seldom, and one of 32 rows costs 5 bytes a row more."""
+"""Of uuids, by which each pack is divided then: rows move seldom, and one of 32 rows costs 5 bytes a row more."""
 
 BYTES_MAX: Final = 1 << 10
-"""A record that has more of attributes and parents stays an object: what that takes more is little then, and a bucket
+"""A record that has more of attributes and parents stays an object: what that takes more is little then, and a pack
 stays small.
 """
 
@@ -51,7 +51,7 @@ def is_packable(record: FlowFileRecord) -> bool:
     return record.queue == HANDLE_QUEUE and len(record.attributes) + len(record.parents) <= BYTES_MAX
 
 
-class Bucket(NamedTuple):
+class HandlePack(NamedTuple):
     """Handles whose uuids begin alike; see the module's text."""
 
     uuids: bytes = b""
@@ -84,23 +84,23 @@ class Bucket(NamedTuple):
         """All of them."""
         return [_decode(_HEAD + uuid + row) for uuid, row in self._split()]
 
-    def with_more(self, records: Sequence[FlowFileRecord]) -> "Bucket":
+    def with_more(self, records: Sequence[FlowFileRecord]) -> "HandlePack":
         """The same and these, none of which it has."""
         rows = [_encode(record)[_ROW_AT:] for record in records]
         uuids = b"".join([self.uuids, *[record.uuid for record in records]])
-        return Bucket(uuids, self.lengths + array(_LENGTH, map(len, rows)).tobytes(), b"".join([self.rows, *rows]))
+        return HandlePack(uuids, self.lengths + array(_LENGTH, map(len, rows)).tobytes(), b"".join([self.rows, *rows]))
 
-    def without(self, index: int) -> "Bucket":
+    def without(self, index: int) -> "HandlePack":
         """The same but for one row."""
         lengths = array(_LENGTH, self.lengths)
         start = sum(lengths[:index])
         end = start + lengths.pop(index)
         at = UUID_BYTES * index
-        return Bucket(
+        return HandlePack(
             self.uuids[:at] + self.uuids[at + UUID_BYTES :], lengths.tobytes(), self.rows[:start] + self.rows[end:]
         )
 
-    def divided(self, shift: int) -> "list[Bucket]":
+    def divided(self, shift: int) -> "list[HandlePack]":
         """Its rows by the last bits of their prefixes above `shift`."""
         sides: list[tuple[list[bytes], list[bytes]]] = [([], []) for _ in range(1 << GROWTH_BITS)]
         for uuid, row in self._split():
@@ -108,7 +108,8 @@ class Bucket(NamedTuple):
             uuids.append(uuid)
             rows.append(row)
         return [
-            Bucket(b"".join(uuids), array(_LENGTH, map(len, rows)).tobytes(), b"".join(rows)) for uuids, rows in sides
+            HandlePack(b"".join(uuids), array(_LENGTH, map(len, rows)).tobytes(), b"".join(rows))
+            for uuids, rows in sides
         ]
 
     def _split(self) -> Iterator[tuple[bytes, bytes]]:
@@ -125,24 +126,24 @@ class PackedHandles:
 
     def __init__(self) -> None:
         self.count = 0
-        self._buckets = [Bucket()]
+        self._packs = [HandlePack()]
 
     @property
-    def buckets(self) -> list[Bucket]:
+    def packs(self) -> list[HandlePack]:
         """All of them in the order of their uuids: a copy, of this moment."""
-        return list(self._buckets)
+        return list(self._packs)
 
     def __len__(self) -> int:
-        """How many buckets there are."""
-        return len(self._buckets)
+        """How many packs there are."""
+        return len(self._packs)
 
     def find(self, uuid: bytes) -> FlowFileRecord | None:
         """The record of a packed handle: written out, since each read of a content begins here."""
-        buckets = self._buckets
-        bucket = buckets[int.from_bytes(uuid[1:8], "big") >> _PREFIX_BITS + 1 - len(buckets).bit_length()]
-        uuids, lengths, rows = bucket
+        packs = self._packs
+        pack = packs[int.from_bytes(uuid[1:8], "big") >> _PREFIX_BITS + 1 - len(packs).bit_length()]
+        uuids, lengths, rows = pack
         at = uuids.find(uuid)
-        if at % UUID_BYTES and (at := UUID_BYTES * bucket.place(uuid)) < 0:
+        if at % UUID_BYTES and (at := UUID_BYTES * pack.place(uuid)) < 0:
             return None
         each = memoryview(lengths).cast(_LENGTH)
         index = at // UUID_BYTES
@@ -150,45 +151,45 @@ class PackedHandles:
         return _decode(_HEAD + uuid + rows[start : start + each[index]])
 
     def __contains__(self, uuid: bytes) -> bool:
-        return self.count > 0 and self.bucket_of(uuid).place(uuid) >= 0
+        return self.count > 0 and self.pack_of(uuid).place(uuid) >= 0
 
-    def bucket_of(self, uuid: bytes) -> Bucket:
-        """The bucket in which a handle would be."""
-        buckets = self._buckets
-        return buckets[_prefix(uuid) >> _shift(buckets)]
+    def pack_of(self, uuid: bytes) -> HandlePack:
+        """The pack in which a handle would be."""
+        packs = self._packs
+        return packs[_prefix(uuid) >> _shift(packs)]
 
     def add(self, records: Sequence[FlowFileRecord]) -> None:
         """Pack records, none of which is there."""
-        while self.count + len(records) > ROWS_MAX * len(self._buckets):
-            # Another list: who holds no lock has buckets of which the number says how many bits divide them.
-            shift = _shift(self._buckets) - GROWTH_BITS
-            self._buckets = [part for bucket in self._buckets for part in bucket.divided(shift)]
-        buckets, shift, from_bytes = self._buckets, _shift(self._buckets), int.from_bytes
+        while self.count + len(records) > ROWS_MAX * len(self._packs):
+            # Another list: who holds no lock has packs of which the number says how many bits divide them.
+            shift = _shift(self._packs) - GROWTH_BITS
+            self._packs = [part for pack in self._packs for part in pack.divided(shift)]
+        packs, shift, from_bytes = self._packs, _shift(self._packs), int.from_bytes
         groups: defaultdict[int, list[FlowFileRecord]] = defaultdict(list)
         for record in records:
             groups[from_bytes(record.uuid[1:8], "big") >> shift].append(record)
         for number, group in groups.items():
-            buckets[number] = buckets[number].with_more(group)
+            packs[number] = packs[number].with_more(group)
         self.count += len(records)
 
     def remove(self, uuid: bytes) -> None:
         """Forget one that is there."""
-        buckets = self._buckets
-        number = _prefix(uuid) >> _shift(buckets)
-        buckets[number] = buckets[number].without(buckets[number].place(uuid))
+        packs = self._packs
+        number = _prefix(uuid) >> _shift(packs)
+        packs[number] = packs[number].without(packs[number].place(uuid))
         self.count -= 1
 
 
-def behind(buckets: Sequence[Bucket], uuid: bytes) -> Iterator[FlowFileRecord]:
-    """The records of a shard's buckets whose uuids come behind this one of the same shard, in order; b"": all."""
-    for bucket in buckets[_prefix(uuid) >> _shift(buckets) if uuid else 0 :]:
-        yield from sorted((each for each in bucket.records() if each.uuid > uuid), key=_by_uuid)
+def behind(packs: Sequence[HandlePack], uuid: bytes) -> Iterator[FlowFileRecord]:
+    """The records of a shard's packs whose uuids come behind this one of the same shard, in order; b"": all."""
+    for pack in packs[_prefix(uuid) >> _shift(packs) if uuid else 0 :]:
+        yield from sorted((each for each in pack.records() if each.uuid > uuid), key=_by_uuid)
 
 
 def _prefix(uuid: bytes) -> int:
     return int.from_bytes(uuid[1:8], "big")
 
 
-def _shift(buckets: Sequence[Bucket]) -> int:
-    """How many bits of a prefix are behind those that divide a shard into so many buckets."""
-    return _PREFIX_BITS + 1 - len(buckets).bit_length()
+def _shift(packs: Sequence[HandlePack]) -> int:
+    """How many bits of a prefix are behind those that divide a shard into so many packs."""
+    return _PREFIX_BITS + 1 - len(packs).bit_length()

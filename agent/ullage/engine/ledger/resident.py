@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Final, overload
 
-from ullage.engine.ledger.packed import Bucket, PackedHandles, behind, is_packable
+from ullage.engine.ledger.packed import HandlePack, PackedHandles, behind, is_packable
 from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, format_uuid, split_uuids
 
 SHARDS: Final = 256
@@ -25,7 +25,10 @@ UNPACKED_MIN: Final = 64
 """Handles that come to a shard before any are packed: 6 MB in all shards."""
 
 UNPACKED_SHARE: Final = 32
-"""Or this part of those that are packed, if that is more: then a bucket is copied for several of them at once."""
+"""Or this part of those that are packed, if that is more: then a pack is copied for several of them at once."""
+
+LOADED_MAX: Final = 10_000
+"""Records of a snapshot after which handles are packed: a start takes no more memory than what it brings back."""
 
 PACKED_AT_ONCE: Final = 500
 """Handles that are packed while everybody waits: a millisecond."""
@@ -42,11 +45,11 @@ _has_rows = attrgetter("uuids")
 
 
 class KeptRecords(Sequence[FlowFileRecord]):
-    """Records as they were at one moment, in parts: objects, which are shared with whoever has them, and buckets."""
+    """Records as they were at one moment, in parts: objects, which are shared with whoever has them, and packs."""
 
-    def __init__(self, parts: Iterable[list[FlowFileRecord] | Bucket]) -> None:
+    def __init__(self, parts: Iterable[list[FlowFileRecord] | HandlePack]) -> None:
         self._parts = list(parts)
-        counts = (part.size if isinstance(part, Bucket) else len(part) for part in self._parts)
+        counts = (part.size if isinstance(part, HandlePack) else len(part) for part in self._parts)
         self._ends = list(accumulate(counts))
 
     def __len__(self) -> int:
@@ -56,19 +59,19 @@ class KeptRecords(Sequence[FlowFileRecord]):
         return chain.from_iterable(map(records_of, self._parts))
 
     @property
-    def buckets(self) -> list[Bucket]:
+    def packs(self) -> list[HandlePack]:
         """Of the packed ones."""
-        return [part for part in self._parts if isinstance(part, Bucket)]
+        return [part for part in self._parts if isinstance(part, HandlePack)]
 
     @property
     def objects(self) -> list[list[FlowFileRecord]]:
         """The others."""
-        return [part for part in self._parts if not isinstance(part, Bucket)]
+        return [part for part in self._parts if not isinstance(part, HandlePack)]
 
     @property
     def references(self) -> int:
         """How many there are to them."""
-        return sum(map(len, self.objects)) + len(self.buckets)
+        return sum(map(len, self.objects)) + len(self.packs)
 
     @overload
     def __getitem__(self, index: int) -> FlowFileRecord: ...
@@ -91,9 +94,9 @@ class KeptRecords(Sequence[FlowFileRecord]):
         return found[skipped : skipped + max(0, stop - start)]
 
 
-def records_of(part: list[FlowFileRecord] | Bucket) -> list[FlowFileRecord]:
+def records_of(part: list[FlowFileRecord] | HandlePack) -> list[FlowFileRecord]:
     """The records of a part."""
-    return part.records() if isinstance(part, Bucket) else part
+    return part.records() if isinstance(part, HandlePack) else part
 
 
 class ResidentRecords:
@@ -105,6 +108,10 @@ class ResidentRecords:
         """Those that are not packed."""
 
         self._packed: list[PackedHandles] = [PackedHandles() for _ in range(SHARDS)]
+        self.is_starting = True
+        """Whether records come back that were made before: none may be there twice."""
+
+        self._loaded = 0
         self._resting = [0] * SHARDS
         """How many objects were left when handles of a shard were packed."""
 
@@ -158,6 +165,17 @@ class ResidentRecords:
             self._packed[uuid[0]].remove(uuid)
         return record
 
+    def note_loaded(self, count: int) -> None:
+        """So many records of a snapshot were taken in."""
+        self._loaded += count
+        if self._loaded >= LOADED_MAX:
+            self._loaded = 0
+            self.pack()
+
+    def end_start(self) -> None:
+        """All that was made before is there."""
+        self.is_starting = False
+
     def pack(self, least: int | None = None) -> int:
         """Pack handles of shards to which so many have come, or as many as are worth it; how many were packed. Whoever
         changes records meanwhile waits for `PACKED_AT_ONCE` of them.
@@ -187,9 +205,9 @@ class ResidentRecords:
         self._resting[number] = len(objects)
         return count
 
-    def keep(self, number: int) -> list[list[FlowFileRecord] | Bucket]:
+    def keep(self, number: int) -> list[list[FlowFileRecord] | HandlePack]:
         """The parts of a shard as it is now; called under the lock."""
-        return [list(self.objects[number].values()), *filter(_has_rows, self._packed[number].buckets)]
+        return [list(self.objects[number].values()), *filter(_has_rows, self._packed[number].packs)]
 
     def kept(self) -> KeptRecords:
         """All of them as they are now; called under the lock."""
@@ -205,23 +223,23 @@ class ResidentRecords:
             seen += objects[at::stride]
             at = (at - len(objects)) % stride
         gone = [RECORD_BYTES + len(each.attributes) for each in seen if self.find(each.uuid) is not each]
-        buckets = kept.buckets
-        looked_at = buckets[:: max(1, len(buckets) // SAMPLED)]
-        others = [bucket.nbytes for bucket in looked_at if self._bucket_like(bucket) is not bucket]
-        return _scaled(gone, len(seen), count) + _scaled(others, len(looked_at), len(buckets))
+        packs = kept.packs
+        looked_at = packs[:: max(1, len(packs) // SAMPLED)]
+        others = [pack.nbytes for pack in looked_at if self._pack_like(pack) is not pack]
+        return _scaled(gone, len(seen), count) + _scaled(others, len(looked_at), len(packs))
 
-    def _bucket_like(self, bucket: Bucket) -> Bucket:
-        first = bucket.uuids[:UUID_BYTES]
-        return self._packed[first[0]].bucket_of(first)
+    def _pack_like(self, pack: HandlePack) -> HandlePack:
+        first = pack.uuids[:UUID_BYTES]
+        return self._packed[first[0]].pack_of(first)
 
     def problems(self) -> Iterator[str]:
         """What contradicts what; called under the lock."""
         for objects, packed in zip(self.objects, self._packed, strict=True):
-            places = {uuid: bucket for bucket in packed.buckets for uuid in split_uuids(bucket.uuids)}
-            if len(places) != packed.count or not all(map(Bucket.is_whole, packed.buckets)):
+            places = {uuid: pack for pack in packed.packs for uuid in split_uuids(pack.uuids)}
+            if len(places) != packed.count or not all(map(HandlePack.is_whole, packed.packs)):
                 yield f"{len(places)} handles are packed in a shard that counts {packed.count}, or some rows are cut"
-            for uuid, bucket in places.items():
-                if uuid in objects or packed.bucket_of(uuid) is not bucket:
+            for uuid, pack in places.items():
+                if uuid in objects or packed.pack_of(uuid) is not pack:
                     yield f"handle {format_uuid(uuid)} is packed elsewhere, or not only packed"
 
     def __iter__(self) -> Iterator[FlowFileRecord]:
@@ -236,10 +254,10 @@ class ResidentRecords:
         """Handles in the order of uuids from behind this one on, or all; shard by shard, each as it is at a moment."""
         for number in range(uuid[0] if uuid else 0, SHARDS):
             with self._lock:
-                objects, buckets = list(self.objects[number].values()), self._packed[number].buckets
+                objects, packs = list(self.objects[number].values()), self._packed[number].packs
             lately = (each for each in objects if each.queue == HANDLE_QUEUE and each.uuid > uuid)
             start = uuid if uuid[:1] == bytes([number]) else b""
-            yield from merge(sorted(lately, key=_by_uuid), behind(buckets, start), key=_by_uuid)
+            yield from merge(sorted(lately, key=_by_uuid), behind(packs, start), key=_by_uuid)
 
 
 def _scaled(sizes: Sequence[int], seen: int, count: int) -> int:

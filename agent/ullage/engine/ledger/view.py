@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from ullage.engine.ledger.packed import Bucket
+from ullage.engine.ledger.packed import HandlePack
 from ullage.engine.ledger.resident import KeptRecords, records_of
 from ullage.engine.ledger.state import SHARDS, LedgerState
 from ullage.engine.model import FlowFileRecord, IndexCeiling, Operation
@@ -20,7 +20,7 @@ class LedgerView:
 
     def __init__(self, ledger: LedgerState) -> None:
         self._ledger = ledger
-        self._flow_files: list[Sequence[list[FlowFileRecord] | Bucket] | None] = [None] * SHARDS
+        self._flow_files: list[Sequence[list[FlowFileRecord] | HandlePack] | None] = [None] * SHARDS
         self._resources: list[list[Operation] | None] = [None] * SHARDS
         self._relocations: list[Operation] = []
         self._small: list[Operation] = [
@@ -78,7 +78,7 @@ class LedgerView:
             for part in self._take_records(shard):
                 yield records_of(part)  # type: ignore[misc]
 
-    def _take_records(self, shard: int) -> Sequence[list[FlowFileRecord] | Bucket]:
+    def _take_records(self, shard: int) -> Sequence[list[FlowFileRecord] | HandlePack]:
         """The records of a shard, handed out once."""
         with self._ledger.lock:
             self.keep_flow_files(shard)
