@@ -449,6 +449,7 @@ class Engine:
             self._forget_containers()
             self.proof.begin()
             self.swap_proof.begin()
+            self.ledger.records.end_start()
         except BaseException:
             self.log.close()
             self.content.close()

@@ -74,9 +74,9 @@ class QueueManager:
         self._settings = settings
 
     def restore(self) -> list[FlowFileRecord]:
-        """Fill the queues from the ledger, each in its order; returns the handles, which stand in none.
+        """Fill the queues from the ledger, each in its order; returns the handles that have an end.
 
-        Nor does what is staged, which nobody sees.
+        Handles stand in none, nor does what is staged, which nobody sees.
         """
         records: defaultdict[int, list[FlowFileRecord]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
@@ -84,7 +84,8 @@ class QueueManager:
         # One look at each: a million lie all over the memory, and each look waits for it.
         for record in self._parts.ledger.flow_files():
             number = record.queue
-            records[number].append(record)
+            if number != HANDLE_QUEUE or record.expires_millis or record.deleted_millis:
+                records[number].append(record)
             sizes[number] += record.size
             position = max(position, record.queued)
         self._position = max(self._position, position)

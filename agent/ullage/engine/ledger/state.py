@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ullage.engine.ledger.aside import RecordsAside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE, BlockRows
 from ullage.engine.ledger.remembered import RememberedAnswers
+from ullage.engine.ledger.resident import SHARDS as SHARDS, ResidentRecords
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.ledger.staged import StagedWrites
 from ullage.engine.model import (
@@ -19,10 +20,6 @@ from ullage.engine.model import (
     SetAside,
     SwapOut,
 )
-
-SHARDS = 256
-"""A power of two, so that a uuid's first byte names its shard."""
-
 
 CHANGED_MAX = 1 << 18
 """Changed resource claims that are noted one by one, in 20 MB; with more of them a survey looks at all."""
@@ -44,7 +41,7 @@ class LedgerState:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.shards: list[dict[bytes, FlowFileRecord]] = [{} for _ in range(SHARDS)]
+        self.records = ResidentRecords(self.lock)
         """FlowFiles and handles that are in memory, by uuid, whose first byte says in which shard."""
 
         self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
@@ -104,7 +101,7 @@ class LedgerState:
 
     def find(self, uuid: bytes) -> FlowFileRecord | None:
         """A resident FlowFile or handle."""
-        return self.shards[uuid[0]].get(uuid)
+        return self.records.find(uuid)
 
     def entry(self, index: int) -> ResourceEntry | None:
         return self.resources[index % SHARDS].get(index)
@@ -130,10 +127,7 @@ class LedgerState:
 
     def flow_files(self) -> Iterator[FlowFileRecord]:
         """All resident FlowFiles and handles; shard by shard."""
-        for shard in filter(None, self.shards):
-            with self.lock:
-                records = list(shard.values())
-            yield from records
+        return iter(self.records)
 
     def runs_of(self, space: str) -> tuple[RunFile, ...]:
         """The runs of a key space that count, oldest first."""
