@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ullage.client.node import Node, Resolver
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
-    from ullage.embedded.upkeep import generations, initialize, repair, restore, salvage
+    from ullage.embedded.upkeep import generations, initialize, repair, restore, salvage, verify_backup
     from ullage.enums import EventType, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.buckets import Bucket
@@ -81,6 +81,7 @@ __all__ = [
     "repair",
     "restore",
     "salvage",
+    "verify_backup",
 ]
 
 _HOMES = {
@@ -111,6 +112,7 @@ _HOMES = {
     "repair": "ullage.embedded.upkeep",
     "restore": "ullage.embedded.upkeep",
     "salvage": "ullage.embedded.upkeep",
+    "verify_backup": "ullage.embedded.upkeep",
 }
 """Where names come from when they are first asked for: `import ullage` alone loads next to nothing."""
 

@@ -1,6 +1,7 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 
 from ullage.contract import (
@@ -16,6 +17,7 @@ from ullage.embedded.repository import described, open_embedded
 from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.backupplace import BackupPlace
+from ullage.engine.backupverify import verify
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.opening import RepositoryIdentity
@@ -25,7 +27,15 @@ from ullage.errors import InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.repository import Bytes
 from ullage.wire.salvage import SalvageReport
-from ullage.wire.upkeep import BackupGeneration, InitReport, Mended, RecoveryReport, RepairReport, RestorationReport
+from ullage.wire.upkeep import (
+    BackupGeneration,
+    BackupVerification,
+    InitReport,
+    Mended,
+    RecoveryReport,
+    RepairReport,
+    RestorationReport,
+)
 
 
 def initialize(
@@ -141,6 +151,31 @@ def generations(source: str | os.PathLike[str] | Bucket) -> list[BackupGeneratio
     [2, 3]
     """
     return generations_at(_place_of(source))
+
+
+def verify_backup(
+    source: str | os.PathLike[str] | Bucket,
+    *,
+    generation: int | None = None,
+    sample: float = 1.0,
+    seed: int | None = None,
+    on_progress: Bytes | None = None,
+) -> BackupVerification:
+    """Whether a backup, in a directory or a bucket, can be restored: all that its generations need is looked for, and
+    read and compared, or a `sample` of it: a share of the files that `seed` draws, another one each time if it is None.
+
+    What is damaged is told; nothing is written. `generation` is the number of one, else all are looked at. NotABackup;
+    RepositoryDamaged where the manifest itself can't be read; BucketRefused; BucketUnavailable.
+
+    >>> report = repository.backup("copy")
+    >>> found = ullage.verify_backup("copy")
+    >>> found.read_files == found.files, found.damaged
+    (True, ())
+    """
+    if not 0 <= sample <= 1:
+        raise InvalidArgument(f"a sample is a share from 0 to 1, not {sample:g}")
+    drawn = secrets.randbits(32) if seed is None else seed
+    return verify(_place_of(source), generation, sample, drawn, on_progress or (lambda _done, _total: None))
 
 
 def _place_of(source: str | os.PathLike[str] | Bucket) -> BackupPlace:

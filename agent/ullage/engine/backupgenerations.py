@@ -91,7 +91,7 @@ def remove_unneeded(place: BackupPlace, manifest: BackupManifest) -> None:
     needed = listed_by(manifest)
     try:
         for each in manifest.older:
-            needed |= _files_of(_read(place, each).manifest)
+            needed |= _files_of(older_manifest(place, each).manifest)
         place.remove_unlisted(needed, _listed_in)
     except RepositoryDamaged:
         return  # `verify_backup` names it, and it goes when the rule does not keep it any more
@@ -136,10 +136,11 @@ def _found(place: BackupPlace, sequence: int | None) -> FollowedManifest:
     if sequence not in older:
         there = ", ".join(map(str, (*older, newest.manifest.sequence)))
         raise NotABackup(f"{place.name} has no generation {sequence}, only {there}")
-    return _read(place, older[sequence])
+    return older_manifest(place, older[sequence])
 
 
-def _read(place: BackupPlace, older: OlderManifest) -> FollowedManifest:
+def older_manifest(place: BackupPlace, older: OlderManifest) -> FollowedManifest:
+    """One that is not the newest. RepositoryDamaged."""
     where = f"{place.name}/{older.lies_at}"
     try:
         data = place.read(older.lies_at, 0, older.length)

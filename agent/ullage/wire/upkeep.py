@@ -54,6 +54,43 @@ class BackupGeneration(msgspec.Struct, frozen=True, kw_only=True):
     """Of all its files; most of them it has in common with others."""
 
 
+class BackupDamage(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a backup that is not as it was written."""
+
+    path: str
+    """Where it lies in the backup."""
+
+    generations: tuple[int, ...]
+    """The numbers of those that need it."""
+
+    reason: str
+
+
+class BackupVerification(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found in a backup."""
+
+    generations: int
+    """How many it has whose manifests could be read."""
+
+    files: int
+    """All that they need, each of which was looked for."""
+
+    bytes: int
+
+    read_files: int
+    """Those that were read and compared."""
+
+    read_bytes: int
+
+    seed: int
+    """What draws the same files once more."""
+
+    damaged_files: int
+
+    damaged: tuple[BackupDamage, ...]
+    """Up to 10,000 of them, by path."""
+
+
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a backup goes."""
 

@@ -51,7 +51,7 @@ COMMANDS: Final = {
     "clock": Listed(OTHER, "clock", "Show whether the machine's clock is believed, and accept it."),
     "check": Listed(OTHER, "upkeep", "Verify everything against everything."),
     "checkpoint": Listed(OTHER, "upkeep", "Write a snapshot, so that the next start is quick."),
-    "backup": Listed(OTHER, "backup", "Bring a backup up to date, or begin one; list its generations."),
+    "backup": Listed(OTHER, "backup", "Bring a backup up to date, or begin one; list its generations, verify it."),
     "restore": Listed(OTHER, "backup", "Make a repository from a backup, every byte checked."),
     "salvage": Listed(OTHER, "upkeep", "Make a repository of what a damaged one still proves."),
     "demo": Listed(OTHER, "demo", "Ingest real files, drop, reclaim, get killed, recover, and verify every byte."),

@@ -1,6 +1,7 @@
 """`ullage backup` and `ullage restore`: copies of a repository, in directories and buckets."""
 
 import functools
+import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,22 @@ WRITE = "write"
 SOURCE = "A backup: its directory, or s3://BUCKET/PREFIX."
 PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
 KEPT = ("last", *PERIODS)
+
+
+class Share(click.ParamType[float]):
+    """A part of the whole, such as 5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number, percent, rest = str(value).partition("%")
+        try:
+            share = float(number) / (100 if percent else 1)
+        except ValueError:
+            share = math.nan
+        if rest or not 0 <= share <= 1:
+            self.fail(f"{value!r} is no share: say 5% or 0.05", param, ctx)
+        return share
 
 
 class BackupGroup(Group):
@@ -122,6 +139,35 @@ def list_generations(source: str | Bucket, as_json: bool) -> None:
         (">generation", "written (UTC)", ">up to transaction", ">files", ">size"),
         [(each.sequence, _time(each), f"{each.last_id:,}", f"{each.files:,}", size(each.bytes)) for each in found],
     )
+
+
+@backup.command()
+@click.argument("source", metavar="SRC", help=SOURCE)
+@option("--generation", type=int, metavar="N", help="This one alone; else all.")
+@option("--sample", type=Share(), default="100%", metavar="SHARE", help="Read so much of it, such as 5%; look for all.")
+@option("--seed", type=int, metavar="N", help="Read the files that this number draws; else others each time.")
+@on_bucket
+@json_output
+def verify(source: str | Bucket, generation: int | None, sample: float, seed: int | None, as_json: bool) -> None:
+    """Read a backup and compare its checksums, all of it or a sample; nothing is written.
+
+    What is damaged is named, with the generations that need it, and the exit code is 1. Move such a file away, and back
+    up again: what the repository still has is copied anew, and the newest generation is whole.
+    """
+    with bar("Verifying", None) as progress:
+        found = ullage.verify_backup(
+            source, generation=generation, sample=sample, seed=seed, on_progress=interruptible(progress)
+        )
+    for each in found.damaged:
+        say(f"damaged: {each.path}, of generation {', '.join(map(str, each.generations))}: {each.reason}")
+    tell_or_print(
+        msgspec.to_builtins(found),
+        f"looked for {many(found.files, 'file')}, {size(found.bytes)}, of {many(found.generations, 'generation')}; "
+        f"read {found.read_files:,}, {size(found.read_bytes)} (seed {found.seed}): {found.damaged_files:,} damaged",
+        as_json,
+    )
+    if found.damaged_files:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
 
 
 @command()
