@@ -36,7 +36,7 @@ PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "mo
 KEPT = ("last", *PERIODS)
 
 
-class Share(click.ParamType[float]):
+class ShareOption(click.ParamType[float]):
     """A part of the whole, such as 5% or 0.05."""
 
     name = "share"
@@ -144,7 +144,13 @@ def list_generations(source: str | Bucket, as_json: bool) -> None:
 @backup.command()
 @click.argument("source", metavar="SRC", help=SOURCE)
 @option("--generation", type=int, metavar="N", help="This one alone; else all.")
-@option("--sample", type=Share(), default="100%", metavar="SHARE", help="Read so much of it, such as 5%; look for all.")
+@option(
+    "--sample",
+    type=ShareOption(),
+    default="100%",
+    metavar="SHARE",
+    help="Read so much of it, such as 5%; look for all.",
+)
 @option("--seed", type=int, metavar="N", help="Read the files that this number draws; else others each time.")
 @on_bucket
 @json_output
