@@ -138,7 +138,7 @@ def backup(asked: Asked) -> BackupReport:
     if names_below(destination, folder) is None:
         raise InvalidArgument(f"{destination} is not in {folder}, where spec.service.backupDirectory has backups go")
     asked.served.audit.warning("backup", owner=asked.owner, destination=destination)
-    return asked.repository.backup(os.path.normpath(destination), within=folder)
+    return asked.repository.backup(os.path.normpath(destination), keep=asked.data.keep, within=folder)
 
 
 node = answers(
