@@ -9,6 +9,7 @@ from ullage.wire import tickets
 from ullage.wire.bounded import AT_A_TIME, JsonBounds, decode_attributes, decode_counts
 from ullage.wire.documents import ATTRIBUTES_MAX, COUNT_MAX
 from ullage.wire.tickets import ACTIONS, DECISION_MAX, HOMES_MAX, SCAN, STAGED, WRITE_COMMIT, ScanHome
+from ullage.wire.where import TEXT_MAX
 
 UUID = "0198f3a4-1b2c-7def-8123-456789abcdef"
 LABEL = "n" * 255
@@ -51,7 +52,7 @@ def test_the_largest_requests_that_mean_something_are_taken() -> None:
     assert isinstance(found, tickets.ContentTicket)
     assert len(found.claims or ()) == 10_000
     tickets.parse_ticket(json.dumps({"kind": "get", "handles": [f"{UUID}@{LABEL}"] * 10_000}).encode())
-    tickets.parse_ticket(json.dumps({"kind": "table", "name": "claims", "where": "ж" * tickets.TEXT_MAX}).encode())
+    tickets.parse_ticket(json.dumps({"kind": "table", "name": "claims", "where": "ж" * TEXT_MAX}).encode())
 
     attempts = {f"{UUID[:-12]}{number:012x}": number for number in range(70_000)}
     decision = json.dumps({"nodes": {"n": attempts}})

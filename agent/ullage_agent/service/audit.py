@@ -314,8 +314,16 @@ def _lines_of_series(folder: Path, name: str) -> Iterator[AuditLine]:
 
 def _line(time: str, *, operation: str, ids: Ids = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
     shown = _texts(ids[:IDS_MAX])
-    texts = {"operation": operation[:TEXT_MAX], "about": about[:TEXT_MAX], "why": why[:TEXT_MAX]}
-    return AuditLine(time=time, ids=shown, ids_left_out=len(ids) - len(shown), **texts, **said)
+    about, why = about[:TEXT_MAX], why[:TEXT_MAX]
+    return AuditLine(
+        time=time,
+        operation=operation[:TEXT_MAX],
+        ids=shown,
+        ids_left_out=len(ids) - len(shown),
+        about=about,
+        why=why,
+        **said,
+    )
 
 
 def _texts(ids: Ids) -> list[str]:
