@@ -188,6 +188,10 @@ class RepositoryMachine(RuleBasedStateMachine):
         self.open.checkpoint()
 
     @rule()
+    def pack(self) -> None:
+        self.open.ledger.records.pack(0)
+
+    @rule()
     def truncate(self) -> None:
         self.open.reclamation.truncate()
 

@@ -9,7 +9,7 @@ from ullage.engine import maintenance
 from ullage.engine.engine import Engine
 from ullage.engine.maintenance import MaintenanceRunner
 
-EACH_SECOND = ["volumes", "forgotten", "proof", "swap proof", "provenance", "index", "merge"]
+EACH_SECOND = ["volumes", "forgotten", "proof", "swap proof", "provenance", "index", "merge", "pack"]
 THREADS = ["ullage-compaction", "ullage-maintenance"]
 EVERY = {"clock", "clean", "truncate", "swap", "expire", "orphans", "purge", *EACH_SECOND}
 

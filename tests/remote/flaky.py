@@ -10,13 +10,16 @@ from typing import Any, Final
 from tests.places import LOOPBACK, Gateway
 
 HOPS: Final = ("content-length", "connection")
-SLOW_DOWN: Final = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
+REFUSALS: Final = {
+    "503": (503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"),
+    "denied": (403, b"<Error><Code>AccessDenied</Code><Message>No more.</Message></Error>"),
+}
 
 
 class Flaky:
     """What is done to each request is said by `fault`, of its method, its path and how many came before it: "" nothing,
-    "503" it is refused, "lost" it never arrives, "unanswered" it arrives and its answer does not, "cut" half of its
-    answer does, "ignored" its condition is not looked at.
+    "503" it is refused, "denied" for good, "lost" it never arrives, "unanswered" it arrives and its answer does not,
+    "cut" half of its answer does, "ignored" its condition is not looked at.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -25,14 +28,16 @@ class Flaky:
         """What was done wrong, in order."""
 
         self._gateway = gateway
-        self._count = 0
+        self.count = 0
+        """Requests so far."""
+
         self._lock = threading.Lock()
 
     def kind(self, method: str, path: str) -> str:
         """Of the next request."""
         with self._lock:
-            self._count += 1
-            kind = self.fault(method, path, self._count)
+            self.count += 1
+            kind = self.fault(method, path, self.count)
             if kind:
                 self.done.append(kind)
         return kind
@@ -58,8 +63,9 @@ def flaky_running(gateway: Gateway) -> Iterator[tuple[Flaky, str]]:
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             kind = flaky.kind(self.command, self.path)
-            if kind == "503":
-                self._answer(503, [], SLOW_DOWN, len(SLOW_DOWN))
+            if kind in REFUSALS:
+                status, said = REFUSALS[kind]
+                self._answer(status, [], said, len(said))
                 return
             if kind == "ignored" and {"if-match", "if-none-match"} & {name.lower() for name in self.headers}:
                 self._answer(200, [("etag", '"1"')], b"", 0)

@@ -23,8 +23,8 @@ from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.pace import ALONE, Pace
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.byteranges import find_move, unpack_ranges
+from ullage.engine.ledger.resident import REFERENCE_BYTES
 from ullage.engine.model import HANDLE_QUEUE, Action, FlowFileRecord, format_uuid
-from ullage.engine.snapshots import REFERENCE_BYTES
 from ullage.errors import EventNotFound, FlowFileNotFound, InvalidArgument, NotFound, UllageError
 from ullage.wire.matching import RowFilter
 from ullage.wire.problems import problem_of
@@ -40,7 +40,7 @@ GATHERED_BYTES: Final = 1 << 20
 
 def bytes_of_now(repository: EmbeddedRepository) -> int:
     """What a moment takes in memory when it is taken, as long as everything that it shows is there anyhow."""
-    return REFERENCE_BYTES * sum(map(len, repository.engine.ledger.shards))
+    return REFERENCE_BYTES * repository.engine.ledger.records.references
 
 
 class Moment:

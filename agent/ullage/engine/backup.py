@@ -1,8 +1,9 @@
 """Backup of a repository that goes on working, and its restoration (docs/storage.md, "Backup").
 
-    hold reclamation | checkpoint | copy what the last backup has not | sync | rename manifest | remove what it lacks
-                                                                               ^ commit point
-    a crash before it: the last backup counts, and none of its files was touched; after it: leftovers are unlisted
+    hold reclamation | checkpoint | copy what is not there yet | sync | rename manifest | remove what it lacks
+                                                                        ^ commit point
+    a crash before it: the last backup counts, and none of its files was touched; what was copied and noted (see
+    `backupresume`) is there for the next run; after it: leftovers are unlisted
 
 Bytes that the ledger names never change, so only the moment needs care: the checkpoint's snapshot says what belongs
 to it, and nothing is given back until that is copied. Files of a backup are never written again: a resource claim
@@ -12,7 +13,7 @@ volume may have been put back as it was, and numbers are used again then.
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 
 import msgspec
@@ -20,33 +21,31 @@ from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
 from ullage.engine.backupcontent import ContentGatherer
+from ullage.engine.backupcopies import Copier, holds, put_file
 from ullage.engine.backupdirectory import DirectoryPlace, read_pieces
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
     RUNS_DIRECTORIES,
     BackupFile,
     BackupManifest,
-    all_files,
     encode_manifest,
     is_run,
     lies_in,
-    read_manifest,
 )
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, BackupPlace
+from ullage.engine.backupgenerations import FollowedManifest, followed_at, listed_by, remove_unneeded, with_older
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, BackupPlace
+from ullage.engine.backupresume import NotedCopies, files_there
 from ullage.engine.backupswaps import swap_sources
 from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.store import FileContentStore
 from ullage.engine.documents import (
     unavailable_content,
-    unavailable_event_file,
-    unavailable_run,
     unavailable_swap_file,
 )
 from ullage.engine.files import PARTIAL_SUFFIX
 from ullage.engine.flowfile.queues import PassedOver
 from ullage.engine.flowfile_repository import FLOWFILE
-from ullage.engine.ledger.blockrows import BLOCKS_SPACE
 from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.runfiles import RUNS, run_name
 from ullage.engine.ledger.swap import SwapFiles
@@ -59,9 +58,9 @@ from ullage.engine.repositories import ContentStore, ProvenanceRepository
 from ullage.engine.unavailable import UnavailableContents
 from ullage.engine.wal.records import RecordReader, record_pieces
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
-from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument
+from ullage.errors import DirectoryNotEmpty, InvalidArgument
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-from ullage.wire.upkeep import BackupReport
+from ullage.wire.upkeep import BackupReport, Keep
 
 Progress = Callable[[int, int], None]
 
@@ -99,7 +98,12 @@ class Backup:
         self._lock = threading.Lock()
 
     def write(
-        self, identity: RepositoryIdentity, destination: str | BackupPlace, on_progress: Progress, within: str = ""
+        self,
+        identity: RepositoryIdentity,
+        destination: str | BackupPlace,
+        on_progress: Progress,
+        within: str = "",
+        keep: Keep | None = None,
     ) -> BackupReport:
         """Bring the backup in a directory or another place up to date, or begin one; `on_progress` gets bytes copied
         and to copy.
@@ -109,28 +113,36 @@ class Backup:
         as it was. Content that can't be read is none: the report names what the backup lacks, and what it keeps of the
         last one because it can't be read any more.
 
+        `keep` says which generations stay from now on, this one included; as it was said before if it is None.
+
         No link is followed below `within`, which is the directory if it is empty: InvalidArgument where one lies.
         """
         if isinstance(destination, str):
             self._require_apart(destination)
             destination = DirectoryPlace(self._files, destination, within)
         content = self._copied_content(identity)
-        with self._lock, _following_no_links():
-            return self._write(identity, content, destination, on_progress)
+        with self._lock, _following_no_links(), destination.writing():
+            return self._write(identity, content, destination, on_progress, keep)
 
     def _write(
-        self, identity: RepositoryIdentity, content: FileContentStore, place: BackupPlace, on_progress: Progress
+        self,
+        identity: RepositoryIdentity,
+        content: FileContentStore,
+        place: BackupPlace,
+        on_progress: Progress,
+        keep: Keep | None,
     ) -> BackupReport:
         with self._keeping():
-            previous = _previous(place, identity)
-            had = {} if previous is None else _had(place, previous)
+            followed = _followed(place, identity)
+            previous = None if followed is None else followed.manifest
+            had = files_there(place, identity.repository, previous)
             place.prepare()
             sequence = 1 if previous is None else previous.sequence + 1
             (snapshot, header, named), (events, event_sources) = self._write_moment(place, sequence)
             doubted = {each.summary.name for each, _ in self._unavailable.passed_over(LISTED_MAX)}
             swaps = swap_sources(self._files, self._swap_files, named.swaps, named.set_aside, had, doubted, sequence)
             sources = [*swaps.sources, *self._run_sources(named), *self._sources(content, named), *event_sources]
-            # What the last backup has under the same path has the same bytes: no file of one is written twice.
+            # What lies there under the same path has the same bytes: no file of a backup is written twice.
             kept = [
                 msgspec.structs.replace(file, crc=had[file.path].crc, suffix=had[file.path].suffix)
                 for _, file in sources
@@ -138,8 +150,10 @@ class Backup:
             ]
             missing = [(source, file) for source, file in sources if file.path not in had]
             before = {file.resource: file.lies_at for file in had.values() if file.container}
-            damages = _Damages()
-            copied = self._copy_all(place, sequence, missing, before, damages, on_progress)
+            noted = NotedCopies(place, identity.repository, previous)
+            copier = Copier(self._files, self._gatherer, place, sequence, before, noted)
+            copied = copier.copy_all(missing, on_progress)
+            damages = copier.damages
             files = (*copied, *kept)
             manifest = BackupManifest(
                 format=BACKUP_FORMAT,
@@ -153,13 +167,15 @@ class Backup:
                 provenance=(*(file for file in files if file.directory and not is_run(file)), *events),
                 runs=tuple(file for file in files if is_run(file)),
             )
-            listed = {file.lies_at for file in all_files(manifest)}
-            place.publish(encode_manifest(manifest), listed)
+            manifest = with_older(place, followed, manifest, keep)
+            place.publish(encode_manifest(manifest), listed_by(manifest))
         # After the commit point: what the last backup alone had was still its own until then.
-        place.remove_unlisted(listed)
+        remove_unneeded(place, manifest)
         kept_damages = self._named_kept(sources, had, {claim.index for claim in named.claims if claim.unproved})
         return BackupReport(
             last_id=header.last_id,
+            generation=sequence,
+            generations=1 + len(manifest.older),
             copied_files=len(copied),
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
@@ -183,7 +199,7 @@ class Backup:
         """
         copied = {file.resource for _, file in sources if file.container and file.path in had}
         for source, file in sources:
-            if file.resource in copied and (file.resource in marked or not self._holds(source, file.length)):
+            if file.resource in copied and (file.resource in marked or not holds(self._files, source, file.length)):
                 self._gatherer.damaged(file.resource)  # notes what it finds
         known = self._unavailable.listed(LISTED_MAX)
         return [unavailable_content(each, self._queue_name) for each in known if each.damage.file in copied]
@@ -233,7 +249,7 @@ class Backup:
             # No places in a log: a backup has none, and the one that is begun beside it numbers its files from 1.
             header = msgspec.structs.replace(reader.header, **serde, next_sequences={})
             pieces = record_pieces(SNAPSHOT_MAGIC, header, named.noting(reader.blocks()), self._serde)
-            file = _put(place, BackupFile(path=path, length=0, crc=0, name=SNAPSHOT), pieces)
+            file = put_file(place, BackupFile(path=path, length=0, crc=0, name=SNAPSHOT), pieces)
         return file, header, named
 
     def _write_provenance(
@@ -248,7 +264,7 @@ class Backup:
         path = os.path.join(PROVENANCE, f"{name}-{sequence}")
         length = self._files.size(source).length
         file = BackupFile(path=path, length=length, crc=0, name=name, directory=PROVENANCE)
-        manifest = _put(place, file, read_pieces(self._files, source, length))
+        manifest = put_file(place, file, read_pieces(self._files, source, length))
         sources = [
             (
                 store.event_files.path(file),
@@ -298,71 +314,6 @@ class Backup:
             sources.append((path, file))
         return sources
 
-    def _copy_all(
-        self,
-        place: BackupPlace,
-        sequence: int,
-        copies: Sequence[tuple[str, BackupFile]],
-        before: dict[int, str],
-        damages: "_Damages",
-        on_progress: Progress,
-    ) -> list[BackupFile]:
-        """Copy each source to its file; the files, with their checksums. `before`: what the last backup has of resource
-        claims. What can't be read is noted in `damages`.
-        """
-        total = sum(file.length for _, file in copies)
-        done = 0
-        copied: list[BackupFile] = []
-        for source, file in copies:
-            damaged = self._gatherer.damaged(file.resource) if file.container else {}
-            if damaged or (file.container and not self._holds(source, file.length)):
-                # Under a name of its own: the one of a whole copy stays free for the day when the file is mended.
-                partial = msgspec.structs.replace(file, path=f"{file.path}-{sequence}", suffix=place.suffix)
-                earlier = before.get(file.resource)
-                target = partial.lies_at
-                found = self._gatherer.gather(place, file.resource, source, earlier, target, file.length, damaged)
-                damages.add(found.lost, found.saved)
-                if found.put is not None:
-                    copied.append(msgspec.structs.replace(partial, crc=found.put.crc))
-            else:
-                try:
-                    copied.append(_put(place, file, read_pieces(self._files, source, file.length)))
-                except ContentMissing as error:
-                    if not file.directory:
-                        raise
-                    damages.add_beside(source, file, error)  # a restored repository goes on without them
-                    continue
-            done += file.length
-            on_progress(done, total)
-        return copied
-
-    def _holds(self, path: str, length: int) -> bool:
-        return self._files.exists(path) and self._files.size(path).length >= length
-
-
-class _Damages:
-    """What could not be read while a backup was written, by resource claim and offset."""
-
-    def __init__(self) -> None:
-        self.files = 0
-        self.lost: dict[tuple[int, int], Damage] = {}
-        self.saved: dict[tuple[int, int], Damage] = {}
-        self.beside: list[UnavailableContent] = []
-
-    def add_beside(self, source: str, file: BackupFile, error: ContentMissing) -> None:
-        """One more file of events, or run."""
-        if file.directory == RUNS_DIRECTORIES[BLOCKS_SPACE]:
-            return  # nothing is lost: what it held is worked out again
-        self.files += 1
-        named = unavailable_run if is_run(file) else unavailable_event_file
-        self.beside.append(named(source, file.name, file.length, error))
-
-    def add(self, lost: dict[tuple[int, int], Damage], saved: dict[tuple[int, int], Damage]) -> None:
-        """Of one more file."""
-        self.files += 1
-        self.lost.update(lost)
-        self.saved.update(saved)
-
 
 class _Named:
     """What a snapshot names: resource claims, how far FlowFiles reach into them, and swap files."""
@@ -407,13 +358,6 @@ class _Named:
         self._ends[resource] = max(self._ends.get(resource, 0), end)
 
 
-def _put(place: BackupPlace, file: BackupFile, pieces: Iterable[bytes]) -> BackupFile:
-    """Put a file where it belongs; what was put."""
-    file = msgspec.structs.replace(file, suffix=place.suffix)
-    length, crc = place.put(file.lies_at, pieces, file.length)
-    return msgspec.structs.replace(file, length=length, crc=crc)
-
-
 @contextmanager
 def _following_no_links() -> Iterator[None]:
     """Whoever can plant one where backups lie would have the repository's process write or read elsewhere."""
@@ -425,23 +369,18 @@ def _following_no_links() -> Iterator[None]:
         ) from error
 
 
-def _previous(place: BackupPlace, identity: RepositoryIdentity) -> BackupManifest | None:
+def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManifest | None:
     names = place.names()
-    if MANIFEST in names:
-        manifest = read_manifest(place)
-        if manifest.identity.repository != identity.repository:
-            raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {manifest.identity.repository}")
-        return manifest
-    ours = {CONTENT, *FLAT_DIRECTORIES, MANIFEST + PARTIAL_SUFFIX}
+    followed = followed_at(place)
+    if followed is not None:
+        found = followed.manifest.identity.repository
+        if found != identity.repository:
+            raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {found}")
+        return followed
+    ours = {CONTENT, *FLAT_DIRECTORIES, PINS, MANIFEST + PARTIAL_SUFFIX}
     if foreign := [name for name in names if name not in ours]:
         raise DirectoryNotEmpty(f"{place.name} is not empty ({foreign[0]}), and no backup: choose another place")
     return None
-
-
-def _had(place: BackupPlace, manifest: BackupManifest) -> dict[str, BackupFile]:
-    """The files of the last backup by path, without those that somebody has removed or cut: they are copied again."""
-    held = place.held()
-    return {file.path: file for file in all_files(manifest) if held.get(file.lies_at) == file.length}
 
 
 def _marks(claim: ResourceClaim) -> str:

@@ -1,6 +1,8 @@
 """Where a backup lies (docs/storage.md, "Backup"): a directory, or something that leaves the machine."""
 
-from collections.abc import Collection, Iterable, Iterator
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 MANIFEST = "backup.json"
@@ -8,8 +10,20 @@ MANIFEST = "backup.json"
 CONTENT = "content"
 """The directory that has one for each container."""
 
-FLAT_DIRECTORIES = ("flowfile", "runs", "swap", "provenance")
+NOTES = "notes"
+"""The directory of what runs note down for the next one, should they be cut short."""
+
+GENERATIONS = "generations"
+"""The directory of the manifests of older generations."""
+
+SNAPSHOTS = "flowfile"
+"""The directory of snapshots, which every backup has."""
+
+FLAT_DIRECTORIES = (SNAPSHOTS, "runs", "swap", "provenance", NOTES, GENERATIONS)
 """Those that hold nothing but files."""
+
+PINS = "pins"
+"""What is read at this moment, in a bucket: nobody removes it."""
 
 
 class Put(NamedTuple):
@@ -19,11 +33,16 @@ class Put(NamedTuple):
     crc: int
 
 
+def new_suffix() -> str:
+    """One that no other run has."""
+    return f".{secrets.token_hex(8)}"
+
+
 class BackupPlace(Protocol):
     """Files under paths of their own, none of them written twice, and the manifest that lists those that count.
 
-    One writer at a time in a process. Others may write to the same place from elsewhere: where it can tell, one of them
-    publishes, and the others get BackupOvertaken.
+    Files are put and read by several threads at a time; all else is one thread's, of one writer in a process. Others
+    may write to the same place from elsewhere: where it can tell, one of them publishes; BackupOvertaken to others.
     """
 
     @property
@@ -34,6 +53,16 @@ class BackupPlace(Protocol):
     @property
     def suffix(self) -> str:
         """What is to follow the path of each file that is put from now on, so that no other writer's has its name."""
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many files are best put or read at a time."""
+        ...
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """How many bytes of them may be in memory; one file that is larger passes by itself, in parts."""
         ...
 
     def manifest(self) -> bytes | None:
@@ -47,8 +76,20 @@ class BackupPlace(Protocol):
         """The paths of the files that lie where files of backups lie, with their lengths."""
         ...
 
+    def writing(self) -> AbstractContextManager[None]:
+        """For as long as a backup is written, and before its manifest is read. BackupOvertaken: somebody else does, as
+        far as the place can tell beforehand.
+        """
+        ...
+
     def prepare(self) -> None:
         """Called once before anything is put, also if there is nothing yet."""
+
+    def pinned(self, manifest: bytes) -> AbstractContextManager[None]:
+        """While this lasts nobody removes what a manifest lists, if it counted still when this had begun. Where one may
+        only read, or nothing can be locked, it promises nothing: then a file that is removed meanwhile is missing.
+        """
+        ...
 
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         """Write a file of these pieces, none of them empty, one after the other; durable when `publish` returns.
@@ -71,5 +112,8 @@ class BackupPlace(Protocol):
         An error leaves the last one, or has put this one in its place: both are whole.
         """
 
-    def remove_unlisted(self, listed: Collection[str]) -> None:
-        """Remove what lies where files of backups lie and no manifest needs, once the one that lists these counts."""
+    def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
+        """Remove what lies where files of backups lie and no manifest needs, once the one that lists these counts.
+
+        What somebody reads stays for another time; `listed_in` says of a manifest what that is.
+        """

@@ -10,6 +10,7 @@ then may reclamation take them. An expired handle is not undeleted: its end was 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from types import TracebackType
 
 from ullage.engine.batches import Attributes, new_records, packed_attributes
@@ -228,16 +229,7 @@ class HandleStore:
         """At most so many handles by uuid, from behind this one on, deleted ones included; each shard as it was at a
         moment.
         """
-        ledger = self._parts.ledger
-        listed: list[FlowFileRecord] = []
-        for shard in ledger.shards[after[0] if after else 0 :]:
-            with ledger.lock:
-                records = list(shard.values())
-            found = (record for record in records if record.queue == HANDLE_QUEUE and record.uuid > after)
-            listed += sorted(found, key=lambda record: record.uuid)
-            if len(listed) >= limit:
-                break
-        page = listed[:limit]
+        page = list(islice(self._parts.ledger.records.handles_behind(after), limit))
         self._settle([record.uuid for record in page])
         return page
 

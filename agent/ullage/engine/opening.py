@@ -45,6 +45,8 @@ IDENTITY = "ullage.json"
 SWAP = "swap"
 SALVAGING = "salvage.partial"
 """In the root of a repository that a salvage fills, until all is there."""
+RESTORING = "restore.partial"
+"""The same, that a restoration fills."""
 
 
 class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -83,6 +85,11 @@ def lock_repository(files: Files, root: str, *, is_salvage: bool = False) -> Fil
             "there and run `ullage salvage` again"
         )
     if not files.exists(os.path.join(root, IDENTITY)):
+        if files.exists(os.path.join(root, RESTORING)):
+            raise NotARepository(
+                f"the restoration into {root} is under way or was cut short: run `ullage restore` again, from the same "
+                "place, and it goes on"
+            )
         read_identity(files, root)  # raises what is wrong
     return lock_directory(files, root)
 

@@ -1,7 +1,8 @@
 """Everything as of one transaction, for readers that ask for several tables which must agree.
 
-Records are frozen, so a snapshot is lists of references: 8 bytes a resident FlowFile, taken while commits go on. What
-lies in swap files is read when it is asked for; those files stay until a checkpoint covers their end.
+Records are frozen, so a snapshot is lists of references: 8 bytes a resident FlowFile, and less a handle, taken while
+commits go on. What lies in swap files is read when it is asked for; those files stay until a checkpoint covers their
+end.
 """
 
 from collections import defaultdict
@@ -9,17 +10,14 @@ from typing import Any, Final, NamedTuple
 
 from ullage.clock import Clock
 from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.resident import REFERENCE_BYTES, KeptRecords
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import FlowFileRecord, LeaseRecord, QueueDefinition, Relocation, ResourceClaim, SwapOut
 from ullage.engine.repositories import FlowFileRepository
 from ullage.errors import RepositoryDamaged
 
-REFERENCE_BYTES: Final = 8
 RECORD_BYTES: Final = 500
-"""Of a FlowFile's record without its attributes, measured; what else there is takes no more, and is less."""
-
-SAMPLED: Final = 200
-"""Records that are looked at to tell how many a snapshot alone keeps: a tenth of a millisecond, whatever it holds."""
+"""What a record that is no FlowFile takes at most."""
 
 
 class RepositorySnapshot(NamedTuple):
@@ -27,7 +25,7 @@ class RepositorySnapshot(NamedTuple):
 
     transaction: int
     millis: int
-    flow_files: list[FlowFileRecord]
+    flow_files: KeptRecords
     resources: list[ResourceClaim]
     relocations: dict[int, Relocation]
     queues: dict[int, QueueDefinition]
@@ -42,15 +40,10 @@ class RepositorySnapshot(NamedTuple):
         return self.swap_files.read(swap.name).records
 
     def held_bytes(self, ledger: Ledger) -> int:
-        """About what it takes in memory: references, and records that only a snapshot keeps still. Whether some of
-        them are still the ledger's says how many are.
-        """
-        count = len(self.flow_files)
-        seen = self.flow_files[:: max(1, count // SAMPLED)]
-        gone = sum(ledger.find(record.uuid) is not record for record in seen)
+        """About what it takes in memory: references, and records that only a snapshot keeps still."""
         others = len(self.resources) + len(self.relocations) + len(self.queues) + len(self.leases) + len(self.swaps)
-        kept = sum(RECORD_BYTES + len(record.attributes) for record in seen) * gone * count // max(1, len(seen) ** 2)
-        return REFERENCE_BYTES * count + RECORD_BYTES * others + kept
+        kept = ledger.records.kept_alone_bytes(self.flow_files)
+        return REFERENCE_BYTES * self.flow_files.references + RECORD_BYTES * others + kept
 
     def require_swaps(self) -> None:
         """RepositoryDamaged as above, before anything is handed out."""
@@ -66,6 +59,7 @@ def take_snapshot(ledger: Ledger, log: FlowFileRepository, clock: Clock, swap_fi
     with log.still(ledger.freeze) as (transaction, view):
         millis = clock.now_millis()
         try:
+            records = view.records()
             for block in view:
                 for operation in block:
                     found[type(operation)].append(operation)
@@ -74,7 +68,7 @@ def take_snapshot(ledger: Ledger, log: FlowFileRepository, clock: Clock, swap_fi
     return RepositorySnapshot(
         transaction,
         millis,
-        found[FlowFileRecord],
+        records,
         found[ResourceClaim],
         {relocation.source: relocation for relocation in found[Relocation]},
         {queue.number: queue for queue in found[QueueDefinition]},

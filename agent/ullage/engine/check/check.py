@@ -115,7 +115,7 @@ class _Check:
     def _counts(self) -> Iterator[str]:
         """Recount claimants from the FlowFiles alone and compare with what the ledger kept up to date."""
         counts: dict[int, dict[int, int]] = {}
-        for record in (record for shard in self._ledger.shards for record in shard.values()):
+        for record in self._ledger.records.kept():
             self.flow_files += 1
             claim = record.claim
             if claim is not None:
@@ -127,6 +127,7 @@ class _Check:
         for entry in (entry for shard in self._ledger.resources for entry in shard.values()):
             yield from _wrong_counts(entry, counts.pop(entry.claim.index, {}))
         yield from (f"resource claim {index} has FlowFiles but no entry" for index in counts)
+        yield from self._ledger.records.problems()
         entries = (entry for shard in self._ledger.resources for entry in shard.values())
         if self._ledger.intended != {entry.claim.index for entry in entries if entry.has_intent}:
             yield f"the resource claims with an intent are not {sorted(self._ledger.intended)}"

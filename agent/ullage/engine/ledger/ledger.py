@@ -4,8 +4,8 @@ One function, `apply`, gives every operation its meaning: in a running repositor
 a snapshot. Claimant counts change nowhere else, which is what NIFI-15732, 15913 and 16098 lacked: there, several
 places counted, and clones, arrivals and in-session removals each went through one that did it differently.
 
-Records live in 256 shards, so that a checkpoint copies them a shard at a time (`LedgerView`): a writer that is about
-to change a shard which the view has not copied yet copies it first. No pause grows with the repository.
+A checkpoint copies records a shard at a time (`LedgerView`): a writer that is about to change a shard which the view
+has not copied yet copies it first. No pause grows with the repository.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +21,7 @@ from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
     BLOCK_BYTES,
+    HANDLE_QUEUE,
     Action,
     Answer,
     ClaimBlocks,
@@ -87,6 +88,10 @@ class Ledger(LedgerState):
 
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         """Take a transaction in. RepositoryDamaged: it refers to something that does not exist."""
+        self.end_loading()
+        self._take(transaction, millis, operations)
+
+    def _take(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         with self.lock:
             # One hold of the lock for all of it, or readers would see half a transaction. Batches are runs of one
             # kind, which is looked up once.
@@ -113,11 +118,11 @@ class Ledger(LedgerState):
                 kind = type(operation)
                 if kind is Update:
                     uuid = operation.uuid  # type: ignore[union-attr]
-                    if uuid not in self.shards[uuid[0]]:
+                    if uuid not in self.records:
                         self._require_created(uuid, operations)
                 elif kind is Delete or kind is SwapOut:
                     for uuid in split_uuids(operation.uuids):  # type: ignore[union-attr]
-                        if uuid not in self.shards[uuid[0]]:
+                        if uuid not in self.records:
                             self._require_created(uuid, operations)
                 elif (kind is SwapIn or kind is SwapDrop) and operation.name not in self.swaps:  # type: ignore[union-attr]
                     raise FlowFileNotFound(f"swap file {operation.name} is in no queue")  # type: ignore[union-attr]
@@ -128,10 +133,13 @@ class Ledger(LedgerState):
 
     def load(self, operations: list[Operation]) -> None:
         """Take in one block of a snapshot: the same operations, as of transaction 0."""
-        self.apply(0, 0, operations)
+        with self._loading():
+            self._take(0, 0, operations)
+        self.records.note_loaded(len(operations))
 
     def freeze(self) -> "LedgerView":
         """A stable view of this moment, to be released; costs the same however many records there are."""
+        self.end_loading()
         with self.lock:
             assert self._view is None, "two checkpoints at a time"
             self._view = LedgerView(self)
@@ -192,7 +200,7 @@ class Ledger(LedgerState):
 
     def _create(self, records: Iterable[FlowFileRecord]) -> None:
         """New FlowFiles. A batch lies in one resource claim, whose entry is looked up once: this is the hot loop."""
-        shards = self.shards
+        resident, shards = self.records, self.records.objects
         view = self._view
         resource = -1
         entry: ResourceEntry | None = None
@@ -206,21 +214,23 @@ class Ledger(LedgerState):
                 entry = self._entry_of(claim)
                 self.note_changed(entry)
                 resource = claim.resource
-            # One look-up instead of two.
-            if shards[number].setdefault(uuid, record) is not record:
+                if record.queue == HANDLE_QUEUE and not self._is_loading:
+                    self._unpacked.add(resource)
+            # One look-up instead of two. Among packed ones only what comes back is looked for: a uuid that was made
+            # just now is none of theirs.
+            is_packed = resident.is_starting and resident.is_packed(uuid)
+            if is_packed or shards[number].setdefault(uuid, record) is not record:
                 raise RepositoryDamaged(f"FlowFile {record.id} is created twice")
             if claim is not None:
                 entry.add(claim)  # type: ignore[union-attr]  # looked up above
 
     def _update(self, updates: Iterable[Update], transaction: int, millis: int) -> None:
-        shards = self.shards
         view = self._view
         for update in updates:
             uuid = update.uuid
-            number = uuid[0]
             if view is not None:
-                view.keep_flow_files(number)
-            record = shards[number].get(uuid)
+                view.keep_flow_files(uuid[0])
+            record = self.records.find(uuid)
             if record is None:
                 raise _unknown(uuid, transaction)
             changed = updated(record, update)
@@ -235,7 +245,7 @@ class Ledger(LedgerState):
                     self._release_claim(record.claim, transaction, millis)
             elif update.deleted_millis is not None and record.claim is not None:
                 self.note_changed(self._entry_of(record.claim))  # what a tombstone keeps stands apart
-            shards[number][uuid] = changed
+            self.records.replace(changed)
 
     def _delete(self, operation: Delete, transaction: int, millis: int) -> None:
         for record in self._take_out(operation.uuids, transaction):
@@ -247,7 +257,7 @@ class Ledger(LedgerState):
         for uuid in split_uuids(uuids):
             if self._view is not None:
                 self._view.keep_flow_files(uuid[0])
-            record = self.shards[uuid[0]].pop(uuid, None)
+            record = self.records.remove(uuid)
             if record is None:
                 raise _unknown(uuid, transaction)
             yield record
@@ -283,6 +293,8 @@ class Ledger(LedgerState):
         _require_runs(operation, transaction)
         if entry is None:
             entry = self.resources[shard][operation.index] = ResourceEntry(operation)
+            if self._is_loading:
+                entry.begin_loading()
             self.index_ceiling = max(self.index_ceiling, operation.index)
         else:
             if transaction:

@@ -4,10 +4,12 @@ Records live in 256 shards. The view copies them a shard at a time; a writer tha
 view has not copied yet copies it first. No pause grows with the repository.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from ullage.engine.ledger.packed import HandlePack
+from ullage.engine.ledger.resident import KeptRecords, records_of
 from ullage.engine.ledger.state import SHARDS, LedgerState
 from ullage.engine.model import FlowFileRecord, IndexCeiling, Operation
 from ullage.engine.wal.records import BLOCK_RECORDS
@@ -18,7 +20,7 @@ class LedgerView:
 
     def __init__(self, ledger: LedgerState) -> None:
         self._ledger = ledger
-        self._flow_files: list[list[FlowFileRecord] | None] = [None] * SHARDS
+        self._flow_files: list[Sequence[list[FlowFileRecord] | HandlePack] | None] = [None] * SHARDS
         self._resources: list[list[Operation] | None] = [None] * SHARDS
         self._relocations: list[Operation] = []
         self._small: list[Operation] = [
@@ -33,7 +35,7 @@ class LedgerView:
     def keep_flow_files(self, shard: int) -> None:
         """Copy a shard of records before it changes; called under the ledger's lock."""
         if self._flow_files[shard] is None:
-            self._flow_files[shard] = list(self._ledger.shards[shard].values())
+            self._flow_files[shard] = self._ledger.records.keep(shard)
 
     def keep_resources(self, shard: int) -> None:
         """Copy a shard of resource claims before it changes; called under the ledger's lock."""
@@ -53,6 +55,10 @@ class LedgerView:
             self._relocations.extend(e.relocation for e in resources.values() if e.relocation is not None)
             self._resources[shard] = kept
 
+    def records(self) -> KeptRecords:
+        """FlowFiles and handles, which are among the operations no more then."""
+        return KeptRecords(part for shard in range(SHARDS) for part in self._take_records(shard))
+
     def __iter__(self) -> Iterator[list[Operation]]:
         """All operations, in an order that can be applied: what is referred to comes first."""
         yield from _blocked(self._operations())
@@ -69,11 +75,15 @@ class LedgerView:
         yield self._relocations
         yield self._swaps
         for shard in range(SHARDS):
-            with self._ledger.lock:
-                self.keep_flow_files(shard)
-            if records := self._flow_files[shard]:
-                yield records  # type: ignore[misc]
-            self._flow_files[shard] = []
+            for part in self._take_records(shard):
+                yield records_of(part)  # type: ignore[misc]
+
+    def _take_records(self, shard: int) -> Sequence[list[FlowFileRecord] | HandlePack]:
+        """The records of a shard, handed out once."""
+        with self._ledger.lock:
+            self.keep_flow_files(shard)
+        kept, self._flow_files[shard] = self._flow_files[shard], ()
+        return kept or ()
 
 
 def _blocked(runs: Iterable[list[Operation]]) -> Iterator[list[Operation]]:

@@ -1,0 +1,64 @@
+"""What a backup that was cut short leaves to the next run (docs/storage.md, "Backup").
+
+    copy some files | note them | copy some more | note them | ... | publish
+    a crash anywhere: what is noted and lies there in its length is not copied again
+
+A note counts only for a run that follows the same manifest as the one that wrote it. Whoever published that manifest
+may be removing still what it had listed before: that was put by runs which followed an earlier one.
+"""
+
+import os
+
+from ullage.engine.backupfiles import BackupFile, BackupManifest, BackupNote, all_files, decode_note, encode_note
+from ullage.engine.backupplace import NOTES, BackupPlace
+
+NOTED_BYTES = 64 << 20
+"""So much at most is copied again."""
+
+NOTED_FILES = 256
+"""And so many files."""
+
+
+def files_there(place: BackupPlace, repository: str, previous: BackupManifest | None) -> dict[str, BackupFile]:
+    """The files by path that need not be copied: of the last backup, and those that were noted since. What somebody has
+    removed or cut is not among them.
+    """
+    held = place.held()
+    followed = _followed(previous)
+    files: list[BackupFile] = []
+    for path in sorted(held):
+        if path.startswith(f"{NOTES}/") and held[path]:
+            note = decode_note(place.read(path, 0, held[path]))
+            if note is not None and (note.repository, note.followed) == (repository, followed):
+                files.extend(note.files)
+    if previous is not None:
+        files.extend(all_files(previous))
+    return {file.path: file for file in files if held.get(file.lies_at) == file.length}
+
+
+class NotedCopies:
+    """What one run has copied, noted where it lies now and then."""
+
+    def __init__(self, place: BackupPlace, repository: str, previous: BackupManifest | None) -> None:
+        self._place = place
+        self._repository = repository
+        self._followed = _followed(previous)
+        self._number = 0
+        self._files: list[BackupFile] = []
+        self._bytes = 0
+
+    def add(self, file: BackupFile) -> None:
+        """One more that is there, whole."""
+        self._files.append(file)
+        self._bytes += file.length
+        if self._bytes >= NOTED_BYTES or len(self._files) >= NOTED_FILES:
+            self._number += 1
+            note = BackupNote(repository=self._repository, followed=self._followed, files=tuple(self._files))
+            path = os.path.join(NOTES, f"{self._number}{self._place.suffix}")
+            self._place.put(path, [encode_note(note)])
+            self._files, self._bytes = [], 0
+
+
+def _followed(previous: BackupManifest | None) -> str:
+    """What tells a manifest from all others: no two have their snapshot at the same place."""
+    return "" if previous is None else previous.snapshot.lies_at
