@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full nifi-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -93,6 +93,10 @@ validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTE
 
 rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour
 	@ULLAGE_ROT_SAMPLE=1 ULLAGE_SALVAGE_ROUNDS=100 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
+
+nifi-full: $(STAMP) ## Repositories that NiFi's own classes write, and surveys beside a NiFi at work; needs Maven; NIFI_SRC names more source; half an hour
+	@ULLAGE_NIFI_FULL=1 tools/stage "hostile NiFi" $(BIN)/python -m pytest -n 2 --timeout 3600 tests/nifi
+	@ULLAGE_SEED=$(SEED) tools/stage "NiFi, seed $(SEED)" $(BIN)/python -m tests.nifi.full
 
 fuzz-full: MINUTES = 10
 fuzz-full: $(STAMP) ## Hostile bytes for an agent, MINUTES=10 with one SEED, and for every parser; guided by coverage if atheris is installed

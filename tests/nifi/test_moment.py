@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.nifi.samples import NAMES, told, told_of, truth, unpacked
+from ullage.nifi.fields import text
+from ullage.nifi.flowfiles import FlowFileMap, FlowFileUpdate, NiFiFlowFile
 from ullage.nifi.moment import NiFiMoment
-from ullage.nifi.trouble import NiFiDamage, NotSurveyable
+from ullage.nifi.trouble import NiFiDamage, NotSurveyable, Unparsable
 
 KILLED = next(name for name in NAMES if name.endswith("killed"))
 LATER = next(name for name in NAMES if name.endswith("stopped"))
@@ -158,11 +160,38 @@ def test_a_missing_journal_is_told(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_a_checkpoint_has_is_not_read_again(tmp_path: Path) -> None:
-    """It is about to be removed."""
+    """It is about to be removed: a number that is in the checkpoint makes it one."""
     place = unpacked(KILLED, tmp_path)
-    (repository(place) / "journals" / "3.journal").write_bytes(journal_of(place).read_bytes()[:-700])
+    journal_of(place).rename(repository(place) / "journals" / "3.journal")
+    behind = read(place)
+    journal_of(place).unlink()
 
-    assert read(place) == (told(place), [])
+    assert behind == read(place)
+    assert behind[1] == []
+
+
+def test_what_happens_to_swap_files_is_followed() -> None:
+    """They are written, renamed, read back and removed."""
+    found = FlowFileMap()
+    flowfile = NiFiFlowFile("queue", "", 0, 0, 1)
+
+    def swaps_after(action: str, swap: str, former: str = "", flowfile: NiFiFlowFile | None = None) -> set[str]:
+        found.apply([FlowFileUpdate(action, 1, flowfile, swap, former)])
+        return set(found.swaps)
+
+    found.apply([FlowFileUpdate("CREATE", 1, flowfile, "", "")])
+    assert (swaps_after("SWAP_OUT", "a"), found.flowfiles) == ({"a"}, {})
+    assert swaps_after("SWAP_FILE_RENAMED", "b", "a") == {"b"}
+    assert (swaps_after("SWAP_IN", "b", flowfile=flowfile), found.flowfiles) == (set(), {1: flowfile})
+    assert swaps_after("SWAP_OUT", "c") == {"c"}
+    assert swaps_after("SWAP_FILE_DELETED", "c") == set()
+
+
+def test_names_are_read_as_java_wrote_them() -> None:
+    """NUL in two bytes, and what lies beyond the basic plane in two halves of three bytes each."""
+    assert text(b"\0\x09a\xc0\x80\xed\xa0\xbd\xed\xb8\x80...", 0) == ("a\0\N{GRINNING FACE}", 11)
+    with pytest.raises(Unparsable):
+        text(b"\0\1\xff", 0)
 
 
 def test_zeros_behind_a_journal_are_its_end_and_anything_else_is_damage(tmp_path: Path) -> None:
