@@ -98,7 +98,11 @@ class RemoteRepository(Repository):
         self, destination: str | Bucket, *, keep: Keep | None = None, on_progress: Bytes | None = None
     ) -> BackupReport:
         if isinstance(destination, Bucket):
-            raise InvalidArgument("a service writes backups to directories: open the repository itself for a bucket")
+            if destination != Bucket(url=destination.url):
+                raise InvalidArgument(
+                    "how a service reaches a bucket spec.service.backupBuckets says: name it by its URL alone"
+                )
+            destination = destination.url
         return self.link.ask(
             operations.BACK_UP, BackupRequest(destination=checked_path(destination, "a backup's directory"), keep=keep)
         )

@@ -200,8 +200,9 @@ class Repository(Closable):
         """Bring the backup in a directory or bucket up to date while sessions go on; what it has already is not copied
         again.
 
-        A directory is one of the machine where the repository lies; a bucket may be said as `s3://BUCKET/PREFIX`, and
-        takes the backups of an embedded repository. `ullage restore` makes a repository of either.
+        A directory is one of the machine where the repository lies; a bucket may be said as `s3://BUCKET/PREFIX`. A
+        service takes what its spec.service.backupDirectory and backupBuckets allow. `ullage.restore` makes a repository
+        of either.
 
         Each backup is a generation. `keep` says which of them stay, this one included, and what none of them needs is
         removed; without it that is as it was said before, and the newest alone if it never was.

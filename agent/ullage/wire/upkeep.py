@@ -95,7 +95,9 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where a backup goes."""
 
     destination: Annotated[str, Meta(min_length=1, max_length=4_096)]
-    """The path of a directory on the node, from its root on. It lies in the folder spec.service.backupDirectory."""
+    """The path of a directory on the node, from its root on, in the folder spec.service.backupDirectory; or
+    s3://BUCKET/PREFIX, in one of spec.service.backupBuckets.
+    """
 
     keep: Keep | None = None
     """Which generations stay; as it was said before without it."""

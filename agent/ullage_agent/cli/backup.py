@@ -103,11 +103,15 @@ def write(where: ChosenRepository, destination: str | Bucket, keep: Keep | None,
     them needs is removed. If that was never said, the newest stays alone.
 
     Interrupted at any point, DEST holds the last whole backup, and the next run goes on where this one was. A service
-    writes it where it runs, to directories only.
+    writes it where it runs, to the directories and buckets that its configuration allows.
 
     Content that can't be read is named, and kept as the last backup has it; if that does not have it either, the exit
     code is 11.
     """
+    if where.is_served and isinstance(destination, Bucket):
+        if any(map(where.is_written, ("endpoint", "region", "ca_file", "credentials_file"))):
+            raise click.UsageError("how a service reaches a bucket its spec.service.backupBuckets says: leave that out")
+        destination = Bucket(url=destination.url)  # without what this shell's environment says
     with where.opened() as repository, bar("Copying", None) as progress:
         report = repository.backup(destination, keep=keep, on_progress=interruptible(progress))
     for each in report.lost:
