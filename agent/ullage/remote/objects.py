@@ -118,6 +118,21 @@ class Objects:
 
         return self._asked(prefix, asked)
 
+    def changed(self, key: str) -> datetime:
+        """When an object was last put, by the server's clock. ObjectNotThere."""
+        import obstore
+
+        return self._asked(key, lambda: obstore.head(self._store, key)["last_modified"])
+
+    def changes(self, prefix: str) -> dict[str, datetime]:
+        """The same of those whose keys begin with a prefix and a slash."""
+        import obstore
+
+        def asked() -> dict[str, datetime]:
+            return {each["path"]: each["last_modified"] for some in obstore.list(self._store, prefix) for each in some}
+
+        return self._asked(prefix, asked)
+
     def put(self, key: str, data: bytes) -> None:
         """One that nobody else puts; sent again it is the same."""
         import obstore

@@ -10,7 +10,7 @@ class ExitCode(enum.IntEnum):
     meaning: str
 
     OK = 0, "done"
-    PROBLEMS = 1, "`check` found problems, or the demo a mismatch"
+    PROBLEMS = 1, "`check` or `backup verify` found problems, or the demo a mismatch"
     USAGE = 2, "wrong usage, unreadable input or bad configuration"
     LOCKED = 3, "another process has the repository open, or wrote a backup to the same place meanwhile"
     REPOSITORY = 4, "no repository, a damaged one, a foreign or missing container, or a newer format"

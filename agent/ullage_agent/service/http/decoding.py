@@ -7,12 +7,10 @@ With a type that ends at the first of them; how many there may be that do fit is
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, Final
 
-import msgspec
-
-from ullage.errors import InvalidArgument, RequestTooLarge
+from ullage.errors import RequestTooLarge
+from ullage.wire.bounded import decoded
 from ullage_agent.service.http.served import AnyRequest, served_by
 from ullage_agent.service.limits import SMALL_BYTES
 
@@ -34,14 +32,14 @@ class JsonRequest(AnyRequest):
     async def json(self) -> Any:
         """The document. InvalidArgument for what is none; RequestTooLarge for one of too many names and values."""
         body = await self.body()
-        decode = _decoder_of(self.scope["state"]["operation"].body)
+        kind = self.scope["state"]["operation"].body
         if len(body) <= INLINE_BYTES:
-            return _decoded(decode, body)
+            return decoded(body, kind, "the body")
         served = served_by(self)
         values = ValuesIn(body, served.limits.body_values)
         await served.call_in_steps(values.steps())
         values.require()
-        return await served.call(_decoded, decode, body)
+        return await served.call(decoded, body, kind, "the body")
 
 
 class ValuesIn:
@@ -74,17 +72,3 @@ class ValuesIn:
                 f"the body holds more than {self._most:,} names and values (body_values): send it in several requests, "
                 "or over Arrow Flight; nothing was done"
             )
-
-
-@cache
-def _decoder_of(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    try:
-        return decoder.decode(body)
-    except UnicodeDecodeError as error:  # for the name of a field: of all else msgspec says it with an error of its own
-        raise InvalidArgument("the body is no valid UTF-8") from error
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the body: {error}") from error
