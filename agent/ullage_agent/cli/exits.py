@@ -20,7 +20,7 @@ class ExitCode(enum.IntEnum):
     CLOSED = 8, "nothing was given back: paused, no window of spec.maintenance is open, or spec.compaction refuses it"
     UNREACHABLE = 9, "the service of --url, or a bucket, does not answer, or not now"
     DENIED = 10, "the service of --url wants a token, or one that may do more; a bucket refuses"
-    INCOMPLETE = 11, "the backup or export is written, or the salvage done, without what can't be read: it names what"
+    INCOMPLETE = 11, "the backup, export, salvage or survey is done without what can't be read: it names what"
     INTERRUPTED = 130, "interrupted with Ctrl-C; what was committed stays"
     BROKEN_PIPE = 141, "whoever read the output went away"
 

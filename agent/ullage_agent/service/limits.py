@@ -100,6 +100,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     small_body_bytes: int = 16 * MIB
     """A body that is decoded as a whole: JSON or MessagePack, batches included."""
 
+    body_values: int = 300_000
+    """Names and values in one such body: a batch of 10,000 with twelve attributes each. A decoder works in one go, and
+    nobody else in the process does meanwhile: some 30 ms for so many.
+    """
+
     batch: int = 10_000
     """Contents or FlowFiles in one request: as many as one transaction takes."""
 
