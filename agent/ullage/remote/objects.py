@@ -35,7 +35,12 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _MACHINE_IDENTITY = ("/latest/api/token", "/latest/meta-data")
 """What a machine of Amazon's is asked for its credentials, where there are no others."""
 
-_PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
+_PASSING = frozenset(
+    {
+        *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
+        "ConditionalRequestConflict",  # two puts on a condition at once: Amazon's wants the loser to ask again
+    }
+)
 
 
 class Found(NamedTuple):
@@ -193,7 +198,7 @@ class Objects:
         code, message = (said[1], said[2] or "") if said else ("", "")
         status = _STATUS.search(text)
         where, name = self.at(key), self._bucket.name
-        if isinstance(error, AlreadyExistsError | PreconditionError) and code != "NoSuchBucket":
+        if isinstance(error, AlreadyExistsError | PreconditionError) and code not in {"NoSuchBucket", *_PASSING}:
             return Conflict(where)
         if isinstance(error, FileNotFoundError) and code in ("", "NoSuchKey", "NotFound"):
             return ObjectNotThere(where)

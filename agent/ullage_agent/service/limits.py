@@ -6,12 +6,13 @@ Memory at the worst is, beside what an idle process takes, about
     held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * 10 MiB                                                the same of calls that are no streams
+    socket_connections * 4 MiB                                              frames over the Unix socket
     decoded_bytes                   what becomes of those and of bodies over HTTP, answers and tables that are not sent
     flight_calls * OBJECTS_BYTES                                            attributes that become columns of these
     columns_bytes + snapshot_bytes                                          what is kept of tables
     session_bytes                                                           remote sessions
 
-which is 1.3, 0.3, 1.0, 0.2, 1.0, 0.5, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and
+which is 1.3, 0.3, 1.0, 0.2, 1.0, 1.0, 0.5, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and
 `header_bytes`.
 """
 
@@ -43,9 +44,6 @@ OBJECTS_BYTES: Final = 16 * MIB
 """What a table's stream has as objects of Python's at the worst: 256 KiB of packed attributes at a time
 (`ullage/engine/batches.py`), or those of one FlowFile.
 """
-
-ENCODED_TIMES: Final = 3
-"""What contents take while they become one answer, as a multiple of their bytes: themselves, and base64 that grows."""
 
 DECODED_TIMES: Final = 24
 """What JSON takes as objects, as a multiple of its bytes: a mapping of short names to short texts that much, most
@@ -103,6 +101,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     small_body_bytes: int = 16 * MIB
     """A body that is decoded as a whole: JSON or MessagePack, batches included."""
 
+    body_values: int = 300_000
+    """Names and values in one such body: a batch of 10,000 with twelve attributes each. A decoder works in one go, and
+    nobody else in the process does meanwhile: some 30 ms for so many.
+    """
+
     batch: int = 10_000
     """Contents or FlowFiles in one request: as many as one transaction takes."""
 
@@ -130,7 +133,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a remote session may last without a heartbeat: what a vanished client withholds."""
 
     socket_connections: int = 256
-    """Connections of the Unix socket; each has a thread, and holds at most a frame."""
+    """Connections of the Unix socket; each has a thread, and holds at most a frame while it is answered."""
 
     socket_connections_each: int = 192
     """The same of one principal, so that a quarter is left to the others."""

@@ -5,9 +5,10 @@ coroutine, and returns the document that is the answer. With `once` a request th
 out once, and a repeat gets the first answer; operations of sessions remember their answers themselves.
 """
 
+import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Annotated, Any, Concatenate, Final, NamedTuple, TypeVar, get_origin
@@ -32,11 +33,11 @@ from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
 from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.budget import Grant
-from ullage_agent.service.http.answers import json
+from ullage_agent.service.http.answers import in_pieces, json
 from ullage_agent.service.http.contents import content_answer
-from ullage_agent.service.http.rows import EncodedRows, RowsAnswer
+from ullage_agent.service.http.rows import Pieces, RowsAnswer
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
-from ullage_agent.service.limits import SMALL_BYTES
+from ullage_agent.service.limits import DECODED_TIMES, SMALL_BYTES
 
 A = TypeVar("A")
 
@@ -47,6 +48,9 @@ Position = Annotated[int, QueryParameter(ge=0, le=1 << 62)]
 FROM_BODY: Final[Any] = JSONBody
 NONE: Final = inspect.Parameter.empty
 PATH_NAME: Final = re.compile(r"\{(\w+)\}")
+SMALL_REQUEST_BYTES: Final = DECODED_TIMES * SMALL_BYTES
+"""Room of a request beside which that of its answer is what counts."""
+
 REPEATED: Final = {REPEATED_HEADER: "true"}
 """On the first answer, given again."""
 
@@ -89,26 +93,40 @@ class Asked:
         return StoredBatch(ids=ids, node=self.repository.node)
 
     async def take_room(self, size: int) -> None:
-        """Room for an answer of so many bytes until it has been sent, in the place of what the request had.
-        QuotaReached, ServiceBusy.
+        """Room for an answer of so many bytes until it has been sent. QuotaReached, ServiceBusy: at once, where the
+        request itself takes much. Its objects live until it is answered, and nobody waits for room who has some.
         """
+        state, budget = self.request.scope["state"], self.served.budget
         self._change_room(None)
-        self._change_room(await self.served.budget.take_soon(self.principal, size))
+        if "room" in state and state["room"].size > SMALL_REQUEST_BYTES:
+            self._change_room(budget.take_beside(self.principal, size))
+            return
+        if (own := state.pop("room", None)) is not None:
+            own.release()
+        self._change_room(await budget.take_soon(self.principal, size))
 
     def resize_room(self, size: int) -> None:
         """The answer has so many bytes."""
-        self.request.scope["state"]["room"].resize(size)
+        self.request.scope["state"]["answer_room"].resize(size)
 
     async def shown(self, answer: RowsAnswer) -> "Made":
         """Make an answer when there is room for it. Of what has been done the answer may be refused, too: whoever
         repeats the request with its key gets it.
         """
-        await self.take_room(answer.room_bytes)
-        rows = EncodedRows()
-        await self.served.call_in_steps(rows.steps(answer.rows))
-        made = await self.served.call(Made.of_rows, answer, rows)
-        self.resize_room(made.size)
-        return made
+        ids: list[str] = []
+        return Made(in_pieces(await self.gathered(answer.parts(ids), answer.room_bytes)), ids)
+
+    async def gathered(self, parts: Generator[bytes, None, None], room_bytes: int) -> Pieces:
+        """An answer that takes so much, made in steps when there is room for it."""
+        await self.take_room(room_bytes)
+        pieces = Pieces()
+        try:
+            await self.served.call_in_steps(pieces.gather(parts))
+        except BaseException:
+            await asyncio.shield(self.served.call(parts.close))
+            raise
+        self.resize_room(pieces.size)
+        return pieces
 
     def has_room(self, size: int, *, reads: bool) -> bool:
         """Take room for an answer that is made, if there is any now. It may be made again if it only `reads`; of what
@@ -122,10 +140,10 @@ class Asked:
 
     def _change_room(self, room: Grant | None) -> None:
         state = self.request.scope["state"]  # the Guard gives it back when the answer is out
-        if (before := state.pop("room", None)) is not None:
+        if (before := state.pop("answer_room", None)) is not None:
             before.release()
         if room is not None:
-            state["room"] = room
+            state["answer_room"] = room
 
     async def begin(self, key: str | None, stack: ExitStack) -> None:
         """Look for the first answer, and keep the key until the stack is closed. KeyInUse, KeyReused."""
@@ -149,16 +167,9 @@ class Made(NamedTuple):
         if isinstance(found, Response):
             return cls(found, _ids_of(found))
         if isinstance(found, RowsAnswer):
-            rows = EncodedRows()
-            for _ in rows.steps(found.rows):
-                pass
-            return cls.of_rows(found, rows)
+            ids: list[str] = []
+            return cls(b"".join(found.parts(ids)), ids)
         return cls(msgspec.json.encode(found), _ids_of(found))
-
-    @classmethod
-    def of_rows(cls, answer: RowsAnswer, rows: EncodedRows) -> "Made":
-        """One whose rows are encoded."""
-        return cls(msgspec.json.encode(answer.wrap(rows.encoded)), rows.ids)
 
     @property
     def size(self) -> int:
