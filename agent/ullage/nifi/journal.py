@@ -24,7 +24,8 @@ JOURNAL_COMPLETE: Final = 127
 
 PREAMBLE: Final = struct.Struct(">Bqi")
 
-OVERFLOW: Final = re.compile(r"overflow-\d+")
+OVERFLOW: Final = re.compile(r"overflow-\d+/[0-9A-Za-z-]+")
+"""Of an overflow file, beside the journals: a name that is damaged leads nowhere else."""
 
 
 class Journal:
@@ -129,7 +130,7 @@ class Journal:
     def _overflowed(self, form: RecordFormat, path: str) -> Iterator[FlowFileUpdate]:
         folder, name = ["", "", *path.replace("\\", "/").split("/")][-2:]
         shown = f"{folder}/{name}"
-        if not OVERFLOW.fullmatch(folder) or name in ("", ".", ".."):
+        if not OVERFLOW.fullmatch(shown):
             self._damaged(self.name, f"a transaction names {path[:200]!r} as its overflow file")
             return
         try:

@@ -180,9 +180,9 @@ class NiFiMoment:
             if again >= 0:
                 os.close(again)
             return again == descriptor
-        is_same = os.path.sameopenfile(again, descriptor)
+        ours, theirs = os.fstat(descriptor), os.fstat(again)
         os.close(again)
-        return is_same
+        return os.path.samestat(ours, theirs) and ours.st_mtime_ns == theirs.st_mtime_ns
 
     def _open_journals(self, checkpointed: int) -> None:
         """All whose first transaction is not in the checkpoint, in order, with the ends that they have now."""
