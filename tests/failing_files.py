@@ -159,9 +159,9 @@ class FailingFiles(RoomyFiles):
         if self.syncs:
             super().sync_directory(path)
 
-    def lock(self, directory: str) -> File:
+    def lock(self, directory: str, *, is_shared: bool = False) -> File:
         self.meet("lock", directory)
-        return super().lock(directory)
+        return super().lock(directory, is_shared=is_shared)
 
 
 class FailingFile(OsFile):

@@ -405,7 +405,7 @@ def lay_out(backup: Path, root: Path) -> None:
         places[file["path"]] = (section / "archive" if file["is_archived"] else section) / file["name"]
     files = [manifest["snapshot"], *manifest["swaps"], *beside, *manifest["contents"]]
     for file in files:
-        data = (backup / (file["path"] + file["suffix"])).read_bytes()
+        data = (backup / (file["path"] + file.get("suffix", ""))).read_bytes()
         _require((len(data), crc32c(data)) == (file["length"], file["crc"]), file["path"])
         target = root / places[file["path"]]
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,7 @@ OF_THE_DRIVER = {"iceberg", "plan"}  # the latter is carried out over HTTP
 
 VIOLATIONS = {  # who imports what, and must not
     "layers": [("ullage.contract.units", "ullage.wire.frames"), ("ullage.client.http", "ullage.engine.engine")],
+    "nifi-layers": [("ullage.nifi.moment", "ullage.nifi.survey"), ("ullage.nifi.fields", "ullage.nifi.journal")],
     "remote-engine": [("ullage.remote.bucket", "ullage.engine.files")],
     "bucket-library": [("ullage.remote.bucket", "obstore"), ("ullage.engine.backup", "obstore")],
     "contract-layers": [("ullage.contract.fleet", "ullage.contract.windows")],

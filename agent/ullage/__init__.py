@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ullage.client.node import Node, Resolver
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
-    from ullage.embedded.upkeep import initialize, repair, restore, salvage
+    from ullage.embedded.upkeep import generations, initialize, repair, restore, salvage, verify_backup
     from ullage.enums import EventType, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.buckets import Bucket
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ullage.wire.provenance import EventQuery
     from ullage.wire.queues import FlowFile
     from ullage.wire.space import RunRequest
-    from ullage.wire.upkeep import RecoveryReport
+    from ullage.wire.upkeep import Keep, RecoveryReport
 
 __version__ = "0.1.0"
 
@@ -59,6 +59,7 @@ __all__ = [
     "FlowFile",
     "Handles",
     "HolderKind",
+    "Keep",
     "Leases",
     "Lifetime",
     "Node",
@@ -74,11 +75,13 @@ __all__ = [
     "aio",
     "connect",
     "errors",
+    "generations",
     "initialize",
     "open",
     "repair",
     "restore",
     "salvage",
+    "verify_backup",
 ]
 
 _HOMES = {
@@ -89,6 +92,7 @@ _HOMES = {
     "FlowFile": "ullage.wire.queues",
     "Handles": "ullage.interface.handles",
     "HolderKind": "ullage.enums",
+    "Keep": "ullage.wire.upkeep",
     "Leases": "ullage.interface.leases",
     "Lifetime": "ullage.enums",
     "Node": "ullage.client.node",
@@ -103,10 +107,12 @@ _HOMES = {
     "UllageError": "ullage.errors",
     "aio": "ullage",
     "errors": "ullage",
+    "generations": "ullage.embedded.upkeep",
     "initialize": "ullage.embedded.upkeep",
     "repair": "ullage.embedded.upkeep",
     "restore": "ullage.embedded.upkeep",
     "salvage": "ullage.embedded.upkeep",
+    "verify_backup": "ullage.embedded.upkeep",
 }
 """Where names come from when they are first asked for: `import ullage` alone loads next to nothing."""
 

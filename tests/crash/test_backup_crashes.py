@@ -11,9 +11,12 @@ from tests.crash.specs import SPEC
 from tests.crash.steps import LARGE, checkpoint, clean, drop, put, truncate
 from tests.support import ManualClock
 from ullage.contract import HostPath
+from ullage.engine.backupdirectory import DirectoryPlace
+from ullage.engine.backupgenerations import generations_at
 from ullage.engine.engine import Engine
 from ullage.errors import NotABackup, NotARepository, RepositoryDamaged
 from ullage.testing.crashing import Call, CrashFiles, CrashPoint, Image
+from ullage.wire.upkeep import Keep
 
 BACKUP = "/b"
 COPY = msgspec.structs.replace(SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
@@ -41,9 +44,9 @@ def distinct(points: list[CrashPoint]) -> list[Image]:
     return list({image.digest(): image for point in points for image in point.images(SEED, torn=False)}.values())
 
 
-def restored(files: CrashFiles) -> State:
+def restored(files: CrashFiles, generation: int | None = None) -> State:
     """The state of the backup, restored and checked deeply."""
-    Engine.restore_backup(BACKUP, COPY, files)
+    Engine.restore_backup(BACKUP, COPY, files, generation=generation)
     with Engine.open(COPY, files, ManualClock()) as repository:
         assert repository.check(deep=True).problems == ()
         return state_of(repository)
@@ -124,6 +127,31 @@ def test_a_crash_during_a_restore_leaves_no_repository_or_a_whole_one() -> None:
 
     print(f"seed {SEED}: {len(points)} crash points, {whole} whole, {refused} no repository")
     assert min(whole, refused) > 0
+
+
+def test_a_crash_costs_no_generation_that_is_kept() -> None:
+    """Of three, of which two are kept, while the third is written: what the manifest lists restores to its moment."""
+    states: list[State] = []
+    repository, files, clock = made()
+    recorder, keep = Recorder(files), Keep(last=2)
+    with repository:
+        for steps in ((put("a", 300, LARGE), put("b", 40)), (drop("a"), clean, put("b", 50)), (drop("b"), clean)):
+            for step in steps:
+                step(repository, clock)
+            if len(states) == 2:
+                recorder.start()
+            repository.backup(BACKUP, keep=keep)
+            recorder.stop()
+            states.append(state_of(repository))
+    found: set[tuple[int, ...]] = set()
+
+    for image in distinct(recorder.points):
+        there = [each.sequence for each in generations_at(DirectoryPlace(CrashFiles(image), BACKUP))]
+        found.add(tuple(there))
+        for sequence in there:
+            assert restored(CrashFiles(image), sequence) == states[sequence - 1]
+
+    assert found == {(1, 2), (2, 3)}
 
 
 class KilledError(Exception):

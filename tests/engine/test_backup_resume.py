@@ -96,12 +96,12 @@ def test_what_was_noted_and_is_gone_or_cut_is_copied_again(workshop: Workshop, t
 class SlowlyRemoving(BucketPlace):
     """Removes when it is told to: the requests of a process that hangs."""
 
-    def remove_unlisted(self, listed: Collection[str]) -> None:
-        self.listed = listed
+    def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
+        self.listed = (listed, listed_in)
 
     def remove(self) -> None:
         """At last."""
-        super().remove_unlisted(self.listed)
+        super().remove_unlisted(*self.listed)
 
 
 def test_what_a_slow_backup_is_about_to_remove_is_not_taken_up(

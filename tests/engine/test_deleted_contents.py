@@ -105,7 +105,7 @@ def test_a_purge_shows_nothing_while_it_goes_on(workshop: Workshop, repository: 
     with ThreadPoolExecutor(1) as pool:
         with repository.handles._changing([parse_uuid(id)]):  # as another change of the handle would
             purging = pool.submit(repository.handles.purge)
-            until(lambda: not repository.handles._purges._due, "the purge to have taken the handle")
+            until(lambda: not len(repository.handles._purges), "the purge to have taken the handle")
             assert repository.ledger.find(parse_uuid(id)) is not None
             assert hides(repository, claim)
         assert purging.result() == 1
@@ -149,5 +149,6 @@ def test_what_is_over_is_not_remembered(workshop: Workshop, repository: Engine) 
     repository.handles.purge()
 
     purges = repository.handles._purges
-    assert purges._due == []
+    assert len(purges) == 0
     assert purges._by_birth == purges._tombstones == {}
+    assert purges._minutes_of == {}

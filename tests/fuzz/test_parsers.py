@@ -26,7 +26,7 @@ from tests.fuzz.corpus import (
 from tests.proof.figures import note
 from tests.rot.specimen import abandon, reopen, shown
 from ullage.engine.backupdirectory import DirectoryPlace
-from ullage.engine.backupfiles import read_manifest
+from ullage.engine.backupfiles import newest_manifest
 from ullage.engine.content.containers import ContainerIdentity
 from ullage.engine.files import Files, OsFiles
 from ullage.engine.ledger.swap import SWAP_MAGIC, SwapHeader
@@ -105,7 +105,7 @@ def parse_event_file(files: Files, path: str) -> None:
 
 def parse_backup(files: Files, path: str) -> None:
     """The manifest of a backup whose other files are not there."""
-    read_manifest(DirectoryPlace(files, path.rsplit("/", 1)[0]))
+    newest_manifest(DirectoryPlace(files, path.rsplit("/", 1)[0]))
 
 
 def _listed() -> EventFile:

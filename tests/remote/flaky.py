@@ -12,14 +12,15 @@ from tests.places import LOOPBACK, Gateway
 HOPS: Final = ("content-length", "connection")
 REFUSALS: Final = {
     "503": (503, b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"),
+    "conflict": (409, b"<Error><Code>ConditionalRequestConflict</Code><Message>Again.</Message></Error>"),
     "denied": (403, b"<Error><Code>AccessDenied</Code><Message>No more.</Message></Error>"),
 }
 
 
 class Flaky:
     """What is done to each request is said by `fault`, of its method, its path and how many came before it: "" nothing,
-    "503" it is refused, "denied" for good, "lost" it never arrives, "unanswered" it arrives and its answer does not,
-    "cut" half of its answer does, "ignored" its condition is not looked at.
+    "503" and "conflict" it is refused, "denied" for good, "lost" it never arrives, "unanswered" it arrives and its
+    answer does not, "cut" half of its answer does, "ignored" its condition is not looked at.
     """
 
     def __init__(self, gateway: Gateway) -> None:

@@ -207,6 +207,17 @@ def test_a_flood_of_refusals_does_not_drive_the_others_out(tmp_path: Path) -> No
     ]
 
 
+def test_no_text_of_a_line_is_as_long_as_a_client_likes(tmp_path: Path) -> None:
+    """Paths and reasons, and what an action is called that there is not."""
+    log = AuditLog(str(tmp_path), 1 << 20, 3, ManualClock())
+    long = "x" * 100_000
+    log.note(who="ann", via="Flight", peer="10.0.0.1", operation=long, about=long, why=long, allowed=False)
+    log.close()
+
+    (line,) = lines_of(str(tmp_path))
+    assert {len(line.operation), len(line.about), len(line.why)} == {audit.TEXT_MAX}
+
+
 def test_the_command_line_finds_lines_in_earlier_files_too(tmp_path: Path) -> None:
     """By who, what and since when; as JSON and as a table."""
     clock = ManualClock(int(time.time() * 1000) - 7_200_000)

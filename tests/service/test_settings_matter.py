@@ -12,6 +12,7 @@ from ullage.contract import (
     AuditSettings,
     AuthMode,
     AuthSettings,
+    BackupBucket,
     ContentRepository,
     ContentRepositorySpec,
     Metadata,
@@ -97,6 +98,11 @@ CASES = {
     ),
     "service.backupDirectory": Case(
         {}, {"service": ServiceSettings(backup_directory="/b")}, lambda spec: spec.service.backup_directory
+    ),
+    "service.backupBuckets": Case(
+        {},
+        {"service": ServiceSettings(backup_buckets=(BackupBucket(url="s3://b"),))},
+        lambda spec: spec.service.backup_buckets,
     ),
     "tls.mode": Case({}, {"tls": TlsSettings(mode=TlsMode.SECRET)}, _listening("tls")),
     "tls.directory": Case(OPEN, OPEN | {"tls": TlsSettings(mode=TlsMode.SECRET, directory="/x")}, _listening("tls")),

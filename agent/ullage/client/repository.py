@@ -30,7 +30,7 @@ from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside, SetAsideDrop
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
+from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport, Keep
 from ullage.wire.volumes import Volume
 
 
@@ -94,11 +94,17 @@ class RemoteRepository(Repository):
     def checkpoint(self, *, on_progress: Callable[[int], None] | None = None) -> CheckpointReport:
         return self.link.ask(operations.CHECKPOINT)
 
-    def backup(self, destination: str | Bucket, *, on_progress: Bytes | None = None) -> BackupReport:
+    def backup(
+        self, destination: str | Bucket, *, keep: Keep | None = None, on_progress: Bytes | None = None
+    ) -> BackupReport:
         if isinstance(destination, Bucket):
-            raise InvalidArgument("a service writes backups to directories: open the repository itself for a bucket")
+            if destination != Bucket(url=destination.url):
+                raise InvalidArgument(
+                    "how a service reaches a bucket spec.service.backupBuckets says: name it by its URL alone"
+                )
+            destination = destination.url
         return self.link.ask(
-            operations.BACK_UP, BackupRequest(destination=checked_path(destination, "a backup's directory"))
+            operations.BACK_UP, BackupRequest(destination=checked_path(destination, "a backup's directory"), keep=keep)
         )
 
     def close(self) -> None:

@@ -463,5 +463,6 @@ class SocketClient(Closable):
 def _packed_head(
     attributes: Attributes, ttl_millis: int, key: str | None, lifetime: int, lengths: tuple[int, ...]
 ) -> bytes:
-    packed = msgspec.json.encode(attributes) if attributes else b""
+    mappings = [attributes] if isinstance(attributes, dict) else attributes or ()
+    packed = b"\n".join(map(msgspec.json.encode, mappings))
     return frames.pack_put(frames.PutHead(ttl_millis, lifetime, packed, key or "", lengths))

@@ -115,6 +115,7 @@ from ullage.contract.service_settings import (
     AuditSettings as AuditSettings,
     AuthMode as AuthMode,
     AuthSettings as AuthSettings,
+    BackupBucket as BackupBucket,
     MetricsAccess as MetricsAccess,
     ServiceSettings as ServiceSettings,
     TlsMode as TlsMode,

@@ -50,6 +50,26 @@ class MetricsAccess(enum.StrEnum):
     ANYONE = "Anyone"
 
 
+class BackupBucket(Settings, frozen=True, kw_only=True):
+    """A place in a bucket where clients may have the service write backups. No client chooses how it is reached."""
+
+    url: Annotated[str, Meta(min_length=8, max_length=1024)]
+    """`s3://BUCKET/PREFIX`. A client names this, or what lies below it."""
+
+    endpoint: Annotated[str, Meta(max_length=1024)] = ""
+    """The URL of a server that is not Amazon's."""
+
+    region: Annotated[str, Meta(max_length=64)] = ""
+    """The bucket's region. Empty takes what the agent's environment says."""
+
+    ca_file: Annotated[str, Meta(max_length=1024)] = ""
+    """The absolute path of a file with certificates of further authorities that are believed, as PEM."""
+
+    credentials_file: Annotated[str, Meta(max_length=1024)] = ""
+    """The absolute path of a file with credentials as Amazon's tools keep them, such as a mounted Secret. It is read
+    again while it is used, so it may be rotated. Empty takes those of the agent's environment, or its identity."""
+
+
 class ServiceSettings(Settings, frozen=True, kw_only=True):
     """Where the agent listens."""
 
@@ -81,6 +101,10 @@ class ServiceSettings(Settings, frozen=True, kw_only=True):
     backup_directory: Annotated[str, Meta(max_length=1024)] = ""
     """The absolute path of the folder beneath which clients may have the service write backups. Empty lets them have
     none written: whoever may ask for a backup would otherwise choose any path that the service's process can write."""
+
+    backup_buckets: Annotated[tuple[BackupBucket, ...], Meta(max_length=100)] = ()
+    """The places in buckets where clients may have the service write backups. None lets them have none written there.
+    Of several that fit, the longest URL counts."""
 
 
 class TlsSettings(Settings, frozen=True, kw_only=True):
@@ -169,7 +193,14 @@ def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSetti
     prefixes = [rule.prefix for rule in auth.queues]
     if repeated := sorted({prefix for prefix in prefixes if prefixes.count(prefix) > 1}):
         yield f"spec.auth.queues: {', '.join(map(repr, repeated))} stands in several rules, and one must decide"
+    for bucket in service.backup_buckets:
+        if not bucket.url.startswith("s3://"):
+            yield f"spec.service.backupBuckets: {bucket.url!r} does not begin with s3://"
+        if bucket.endpoint and not bucket.endpoint.startswith(("http://", "https://")):
+            yield f"spec.service.backupBuckets: the endpoint {bucket.endpoint!r} does not begin with https://"
+    files = [path for bucket in service.backup_buckets for path in (bucket.ca_file, bucket.credentials_file)]
     for field, path in (
+        *(("service.backupBuckets", path) for path in files),
         ("service.socketPath", service.socket_path),
         ("service.backupDirectory", service.backup_directory),
         ("tls.directory", tls.directory),

@@ -52,7 +52,7 @@ from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, LogStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, RecoveryReport
+from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, Keep, RecoveryReport
 from ullage.wire.volumes import Volume
 
 
@@ -303,11 +303,18 @@ class EmbeddedRepository(Repository):
         log = self.engine.log
         return CheckpointReport(last_transaction=log.snapshot_id, snapshot_bytes=log.snapshot_bytes)
 
-    def backup(self, destination: str | Bucket, *, on_progress: Bytes | None = None, within: str = "") -> BackupReport:
+    def backup(
+        self,
+        destination: str | Bucket,
+        *,
+        keep: Keep | None = None,
+        on_progress: Bytes | None = None,
+        within: str = "",
+    ) -> BackupReport:
         """`within` is a folder that others may write to, with the destination in it: no link below it is followed."""
         self._require_open()
         place = place_of_backup(destination)
-        return self.engine.backup(place, on_progress or (lambda _done, _total: None), within)
+        return self.engine.backup(place, on_progress or (lambda _done, _total: None), within, keep)
 
     def forked(self) -> None:
         """Called in a forked child: from now on everything is refused."""

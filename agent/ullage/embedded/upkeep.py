@@ -1,6 +1,7 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 
 from ullage.contract import (
@@ -14,16 +15,27 @@ from ullage.contract import (
 from ullage.embedded.backupplaces import place_of_backup
 from ullage.embedded.repository import described, open_embedded
 from ullage.engine.backupdirectory import DirectoryPlace
-from ullage.engine.backupfiles import read_manifest
+from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.backupplace import BackupPlace
+from ullage.engine.backupverify import verify
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.opening import RepositoryIdentity
+from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
 from ullage.errors import InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.repository import Bytes
 from ullage.wire.salvage import SalvageReport
-from ullage.wire.upkeep import InitReport, Mended, RecoveryReport, RepairReport, RestorationReport
+from ullage.wire.upkeep import (
+    BackupGeneration,
+    BackupVerification,
+    InitReport,
+    Mended,
+    RecoveryReport,
+    RepairReport,
+    RestorationReport,
+)
 
 
 def initialize(
@@ -80,6 +92,7 @@ def restore(
     root: str | os.PathLike[str],
     *,
     containers: Mapping[str, str] | None = None,
+    generation: int | None = None,
     on_progress: Bytes | None = None,
 ) -> RestorationReport:
     """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
@@ -87,18 +100,21 @@ def restore(
     One that was cut short goes on with what is there.
 
     `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`. `containers` says where below `root`
-    some containers go, by name; the others lie where they lay. NotABackup; DirectoryNotEmpty; InvalidArgument for a
-    container that the backup does not have; BucketRefused; BucketUnavailable.
+    some containers go, by name; the others lie where they lay. `generation` is the number of one of `generations`, the
+    newest if it is not said; no backup that is written meanwhile takes its files away. NotABackup; DirectoryNotEmpty;
+    InvalidArgument for a container that the backup does not have; BucketRefused; BucketUnavailable.
 
     >>> report = repository.backup("copy")
     >>> restored = ullage.restore("copy", "again", containers={"c1": "disks/one"})
     >>> restored.backup.last_id == report.last_id, restored.check.problems
     (True, ())
     """
-    said = place_of_backup(source)
-    place = DirectoryPlace(OsFiles(), os.path.abspath(said)) if isinstance(said, str) else said
-    document = _document_of(place, root, dict(containers or {}))
-    report = Engine.restore_backup(place, document.spec, on_progress=on_progress or (lambda _done, _total: None))
+    place = _place_of(source)
+    with reading(place, generation) as manifest:
+        document = _document_of(manifest.identity, root, dict(containers or {}))
+        report = restore_manifest(
+            OsFiles(), place, manifest, document.spec, on_progress or (lambda _done, _total: None)
+        )
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
 
@@ -126,9 +142,51 @@ def salvage(
     return _salvage(os.path.abspath(source), spec, on_progress=on_progress or (lambda _done, _total: None))
 
 
-def _document_of(source: BackupPlace, root: str | os.PathLike[str], mapped: dict[str, str]) -> ContentRepository:
+def generations(source: str | os.PathLike[str] | Bucket) -> list[BackupGeneration]:
+    """The moments that a backup, in a directory or a bucket, can be restored to, oldest first. NotABackup.
+
+    >>> for _ in range(3):
+    ...     report = repository.backup("copy", keep=ullage.Keep(last=2))
+    >>> [each.sequence for each in ullage.generations("copy")]
+    [2, 3]
+    """
+    return generations_at(_place_of(source))
+
+
+def verify_backup(
+    source: str | os.PathLike[str] | Bucket,
+    *,
+    generation: int | None = None,
+    sample: float = 1.0,
+    seed: int | None = None,
+    on_progress: Bytes | None = None,
+) -> BackupVerification:
+    """Whether a backup, in a directory or a bucket, can be restored: all that its generations need is looked for, and
+    read and compared, or a `sample` of it: a share of the files that `seed` draws, another one each time if it is None.
+
+    What is damaged is told; nothing is written. `generation` is the number of one, else all are looked at. NotABackup;
+    RepositoryDamaged where the manifest itself can't be read; BucketRefused; BucketUnavailable.
+
+    >>> report = repository.backup("copy")
+    >>> found = ullage.verify_backup("copy")
+    >>> found.read_files == found.files, found.damaged
+    (True, ())
+    """
+    if not 0 <= sample <= 1:
+        raise InvalidArgument(f"a sample is a share from 0 to 1, not {sample:g}")
+    drawn = secrets.randbits(32) if seed is None else seed
+    return verify(_place_of(source), generation, sample, drawn, on_progress or (lambda _done, _total: None))
+
+
+def _place_of(source: str | os.PathLike[str] | Bucket) -> BackupPlace:
+    said = place_of_backup(source)
+    return DirectoryPlace(OsFiles(), os.path.abspath(said)) if isinstance(said, str) else said
+
+
+def _document_of(
+    identity: RepositoryIdentity, root: str | os.PathLike[str], mapped: dict[str, str]
+) -> ContentRepository:
     """The repository that a backup becomes."""
-    identity = read_manifest(source).identity
     if unknown := sorted(mapped.keys() - identity.containers.keys()):
         raise InvalidArgument(f"the backup has no container {unknown[0]}, only {', '.join(identity.containers)}")
     storage = StorageSettings(

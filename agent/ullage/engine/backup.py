@@ -28,13 +28,12 @@ from ullage.engine.backupfiles import (
     RUNS_DIRECTORIES,
     BackupFile,
     BackupManifest,
-    all_files,
     encode_manifest,
     is_run,
     lies_in,
-    read_manifest,
 )
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, BackupPlace
+from ullage.engine.backupgenerations import FollowedManifest, followed_at, listed_by, remove_unneeded, with_older
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, BackupPlace
 from ullage.engine.backupresume import NotedCopies, files_there
 from ullage.engine.backupswaps import swap_sources
 from ullage.engine.committer import Committer
@@ -61,7 +60,7 @@ from ullage.engine.wal.records import RecordReader, record_pieces
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 from ullage.errors import DirectoryNotEmpty, InvalidArgument
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-from ullage.wire.upkeep import BackupReport
+from ullage.wire.upkeep import BackupReport, Keep
 
 Progress = Callable[[int, int], None]
 
@@ -99,7 +98,12 @@ class Backup:
         self._lock = threading.Lock()
 
     def write(
-        self, identity: RepositoryIdentity, destination: str | BackupPlace, on_progress: Progress, within: str = ""
+        self,
+        identity: RepositoryIdentity,
+        destination: str | BackupPlace,
+        on_progress: Progress,
+        within: str = "",
+        keep: Keep | None = None,
     ) -> BackupReport:
         """Bring the backup in a directory or another place up to date, or begin one; `on_progress` gets bytes copied
         and to copy.
@@ -109,20 +113,28 @@ class Backup:
         as it was. Content that can't be read is none: the report names what the backup lacks, and what it keeps of the
         last one because it can't be read any more.
 
+        `keep` says which generations stay from now on, this one included; as it was said before if it is None.
+
         No link is followed below `within`, which is the directory if it is empty: InvalidArgument where one lies.
         """
         if isinstance(destination, str):
             self._require_apart(destination)
             destination = DirectoryPlace(self._files, destination, within)
         content = self._copied_content(identity)
-        with self._lock, _following_no_links():
-            return self._write(identity, content, destination, on_progress)
+        with self._lock, _following_no_links(), destination.writing():
+            return self._write(identity, content, destination, on_progress, keep)
 
     def _write(
-        self, identity: RepositoryIdentity, content: FileContentStore, place: BackupPlace, on_progress: Progress
+        self,
+        identity: RepositoryIdentity,
+        content: FileContentStore,
+        place: BackupPlace,
+        on_progress: Progress,
+        keep: Keep | None,
     ) -> BackupReport:
         with self._keeping():
-            previous = _previous(place, identity)
+            followed = _followed(place, identity)
+            previous = None if followed is None else followed.manifest
             had = files_there(place, identity.repository, previous)
             place.prepare()
             sequence = 1 if previous is None else previous.sequence + 1
@@ -155,13 +167,15 @@ class Backup:
                 provenance=(*(file for file in files if file.directory and not is_run(file)), *events),
                 runs=tuple(file for file in files if is_run(file)),
             )
-            listed = {file.lies_at for file in all_files(manifest)}
-            place.publish(encode_manifest(manifest), listed)
+            manifest = with_older(place, followed, manifest, keep)
+            place.publish(encode_manifest(manifest), listed_by(manifest))
         # After the commit point: what the last backup alone had was still its own until then.
-        place.remove_unlisted(listed)
+        remove_unneeded(place, manifest)
         kept_damages = self._named_kept(sources, had, {claim.index for claim in named.claims if claim.unproved})
         return BackupReport(
             last_id=header.last_id,
+            generation=sequence,
+            generations=1 + len(manifest.older),
             copied_files=len(copied),
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
@@ -355,14 +369,15 @@ def _following_no_links() -> Iterator[None]:
         ) from error
 
 
-def _previous(place: BackupPlace, identity: RepositoryIdentity) -> BackupManifest | None:
+def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManifest | None:
     names = place.names()
-    if MANIFEST in names:
-        manifest = read_manifest(place)
-        if manifest.identity.repository != identity.repository:
-            raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {manifest.identity.repository}")
-        return manifest
-    ours = {CONTENT, *FLAT_DIRECTORIES, MANIFEST + PARTIAL_SUFFIX}
+    followed = followed_at(place)
+    if followed is not None:
+        found = followed.manifest.identity.repository
+        if found != identity.repository:
+            raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {found}")
+        return followed
+    ours = {CONTENT, *FLAT_DIRECTORIES, PINS, MANIFEST + PARTIAL_SUFFIX}
     if foreign := [name for name in names if name not in ours]:
         raise DirectoryNotEmpty(f"{place.name} is not empty ({foreign[0]}), and no backup: choose another place")
     return None

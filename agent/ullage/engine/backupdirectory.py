@@ -1,16 +1,16 @@
 """A backup in a directory, and files as pieces: how they are read for a copy, and written as one."""
 
 import os
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 
 from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put, new_suffix
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, SNAPSHOTS, Put, new_suffix
 from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
 from ullage.engine.oserrors import is_about_file
-from ullage.errors import ContentMissing, RepositoryDamaged
+from ullage.errors import BackupOvertaken, ContentMissing, RepositoryDamaged
 
 HOLE_BYTES = 64 << 10
 """Zeros of so many bytes are left out of a copy: sixteen blocks, so that writes stay large."""
@@ -51,8 +51,27 @@ class DirectoryPlace:
     def held(self) -> dict[str, int]:
         return {path: self._files.size(self._at(path)).length for path in self._found()}
 
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        if not self._files.exists(self.name):
+            make_directories(self._files, self.name)
+        try:
+            lock = self._locked(self.name)
+        except BlockingIOError as error:
+            raise BackupOvertaken(
+                f"somebody else writes a backup to {self.name} at this moment: give each repository a directory of its "
+                "own, or try again"
+            ) from error
+        with lock:
+            yield
+
     def prepare(self) -> None:
-        make_directories(self._files, self.name)
+        """Nothing: a directory takes files as it is."""
+
+    @contextmanager
+    def pinned(self, manifest: bytes) -> Iterator[None]:
+        with self._locked(self._at(SNAPSHOTS), is_shared=True):
+            yield
 
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         target = self._at(path)
@@ -72,10 +91,26 @@ class DirectoryPlace:
             self._files.sync_directory(self._at(directory))
         replace_file(self._files, self._at(MANIFEST), manifest)
 
-    def remove_unlisted(self, listed: Collection[str]) -> None:
-        for path in self._found():
-            if path not in listed:
-                self._files.unlink(self._at(path))
+    def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
+        try:
+            lock = self._locked(self._at(SNAPSHOTS))
+        except BlockingIOError:
+            return  # somebody reads a generation: the next run removes what this one leaves
+        with lock:
+            for path in self._found():
+                if path not in listed:
+                    self._files.unlink(self._at(path))
+
+    def _locked(self, directory: str, *, is_shared: bool = False) -> AbstractContextManager[object]:
+        """A lock until the end of the block; BlockingIOError."""
+        if not self._files.exists(directory):  # no link, which the lock would follow
+            return nullcontext()
+        try:
+            return closing(self._files.lock(directory, is_shared=is_shared))
+        except BlockingIOError:
+            raise
+        except OSError:  # NFS locks no directory: whoever writes there has it for himself, as people agree
+            return nullcontext()
 
     def _at(self, path: str) -> str:
         return os.path.join(self.name, path)

@@ -11,7 +11,7 @@ from itertools import accumulate
 import msgspec
 from crc32c import crc32c
 
-from ullage.engine.backupplace import MANIFEST, BackupPlace
+from ullage.engine.backupplace import GENERATIONS, MANIFEST, BackupPlace
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.runfiles import RUNS, run_number
@@ -19,6 +19,7 @@ from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
 from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
+from ullage.wire.upkeep import BackupGeneration, Keep
 
 RUNS_DIRECTORIES = {space: f"{FLOWFILE}/{RUNS}/{space}" for space in SPACES}
 """Where runs go in a repository, by key space."""
@@ -50,8 +51,18 @@ class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
         return self.path + self.suffix
 
 
+class OlderManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the manifest of a generation is that is not the newest, as it was when it was."""
+
+    lies_at: str
+    length: int
+    generation: BackupGeneration
+
+
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `backup.json`. `last_id`: every transaction up to it is in here, and none above."""
+    """The content of `backup.json`. `last_id`: every transaction up to it is in here, and none above. `older`: the
+    generations before it that are kept, in their order, and `keep` why.
+    """
 
     format: int
     identity: RepositoryIdentity
@@ -63,6 +74,20 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     contents: tuple[BackupFile, ...]
     provenance: tuple[BackupFile, ...] = ()
     runs: tuple[BackupFile, ...] = ()
+    keep: Keep = Keep()
+    older: tuple[OlderManifest, ...] = ()
+
+    @property
+    def generation(self) -> BackupGeneration:
+        """What is told of it."""
+        files = all_files(self)
+        return BackupGeneration(
+            sequence=self.sequence,
+            created_millis=self.created_millis,
+            last_id=self.last_id,
+            files=len(files),
+            bytes=sum(file.length for file in files),
+        )
 
 
 class BackupNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,8 +139,8 @@ def _with_checksum(body: bytes) -> bytes:
     return body + b"\n%08x" % crc32c(body)
 
 
-def read_manifest(place: BackupPlace) -> BackupManifest:
-    """The manifest of a backup; NotABackup if there is none, RepositoryDamaged or FormatTooNew."""
+def newest_manifest(place: BackupPlace) -> BackupManifest:
+    """The manifest of the newest generation; NotABackup if there is none, RepositoryDamaged or FormatTooNew."""
     data = place.manifest()
     if data is None:
         raise NotABackup(f"{place.name} holds no backup: there is no {MANIFEST} in it")
@@ -133,6 +158,8 @@ def decode_manifest(data: bytes, path: str) -> BackupManifest:
         manifest = msgspec.json.decode(body, type=BackupManifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RepositoryDamaged(f"{path} is no manifest of a backup ({error}): use another backup") from error
+    if any(not (_is_inside(each.lies_at) and each.lies_at.startswith(f"{GENERATIONS}/")) for each in manifest.older):
+        raise RepositoryDamaged(f"{path} lists an older generation elsewhere, as no backup does: use another one")
     for file in _misplaced(manifest):
         raise RepositoryDamaged(f"{path} lists {file.path!r} as {file.name!r}, as no backup does: use another one")
     return manifest

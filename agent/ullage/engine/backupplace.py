@@ -1,7 +1,8 @@
 """Where a backup lies (docs/storage.md, "Backup"): a directory, or something that leaves the machine."""
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 MANIFEST = "backup.json"
@@ -12,8 +13,17 @@ CONTENT = "content"
 NOTES = "notes"
 """The directory of what runs note down for the next one, should they be cut short."""
 
-FLAT_DIRECTORIES = ("flowfile", "runs", "swap", "provenance", NOTES)
+GENERATIONS = "generations"
+"""The directory of the manifests of older generations."""
+
+SNAPSHOTS = "flowfile"
+"""The directory of snapshots, which every backup has."""
+
+FLAT_DIRECTORIES = (SNAPSHOTS, "runs", "swap", "provenance", NOTES, GENERATIONS)
 """Those that hold nothing but files."""
+
+PINS = "pins"
+"""What is read at this moment, in a bucket: nobody removes it."""
 
 
 class Put(NamedTuple):
@@ -66,8 +76,20 @@ class BackupPlace(Protocol):
         """The paths of the files that lie where files of backups lie, with their lengths."""
         ...
 
+    def writing(self) -> AbstractContextManager[None]:
+        """For as long as a backup is written, and before its manifest is read. BackupOvertaken: somebody else does, as
+        far as the place can tell beforehand.
+        """
+        ...
+
     def prepare(self) -> None:
         """Called once before anything is put, also if there is nothing yet."""
+
+    def pinned(self, manifest: bytes) -> AbstractContextManager[None]:
+        """While this lasts nobody removes what a manifest lists, if it counted still when this had begun. Where one may
+        only read, or nothing can be locked, it promises nothing: then a file that is removed meanwhile is missing.
+        """
+        ...
 
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         """Write a file of these pieces, none of them empty, one after the other; durable when `publish` returns.
@@ -90,5 +112,8 @@ class BackupPlace(Protocol):
         An error leaves the last one, or has put this one in its place: both are whole.
         """
 
-    def remove_unlisted(self, listed: Collection[str]) -> None:
-        """Remove what lies where files of backups lie and no manifest needs, once the one that lists these counts."""
+    def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
+        """Remove what lies where files of backups lie and no manifest needs, once the one that lists these counts.
+
+        What somebody reads stays for another time; `listed_in` says of a manifest what that is.
+        """

@@ -88,7 +88,7 @@ from ullage.engine.wal.state import RecordUnusable
 from ullage.engine.working import SessionParts
 from ullage.errors import DiskFull, ForeignContainer, RepositoryDamaged
 from ullage.sessionroom import SessionRoom
-from ullage.wire.upkeep import BackupReport, CheckReport
+from ullage.wire.upkeep import BackupReport, CheckReport, Keep
 
 ReportListener = Callable[[str, ReclamationReport], None]
 """Gets the name of a run (clean, truncate, compact, reclaim) and what it did. `report.emergency` is above 0 where a
@@ -376,9 +376,10 @@ class Engine:
         destination: str | BackupPlace,
         on_progress: Callable[[int, int], None] = lambda _d, _t: None,
         within: str = "",
+        keep: Keep | None = None,
     ) -> BackupReport:
         """Bring the backup in a place up to date while sessions go on; see `Backup.write`."""
-        return self._backup.write(self.identity, destination, on_progress, within)
+        return self._backup.write(self.identity, destination, on_progress, within, keep)
 
     @property
     def counters(self) -> Counters:

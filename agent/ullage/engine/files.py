@@ -159,9 +159,9 @@ class Files(Protocol):
     def can_punch(self, directory: str) -> bool:
         """Whether files in this directory can have holes punched. Tried on a file without a name."""
 
-    def lock(self, directory: str) -> File:
+    def lock(self, directory: str, *, is_shared: bool = False) -> File:
         """An exclusive lock on a directory that lives as long as what is returned, which is no file to read or write;
-        BlockingIOError if somebody holds it.
+        BlockingIOError if somebody holds it. A shared one is waited for, and keeps away only exclusive ones.
         """
 
 
@@ -412,12 +412,13 @@ class OsFiles:
             os.close(descriptor)
         return True
 
-    def lock(self, directory: str) -> File:
+    def lock(self, directory: str, *, is_shared: bool = False) -> File:
         # The directory itself, and no file in it: a lock file can be removed, and whoever then made it anew got in.
         with steady:  # a child that got the descriptor alone would hold the lock for as long as it lives
             descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            how = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process: O_CLOEXEC above
+                fcntl.flock(descriptor, how)  # ends with the process: O_CLOEXEC above
             except OSError:
                 os.close(descriptor)
                 raise

@@ -69,7 +69,7 @@ class MaintenanceRunner:
             ("provenance", TICK_SECONDS, repository.provenance.step),
             ("index", TICK_SECONDS, repository.provenance.index_step),
             ("merge", TICK_SECONDS, self._merge),
-            ("pack", TICK_SECONDS, repository.ledger.records.pack),
+            ("pack", TICK_SECONDS, repository.ledger.pack),
         ]
         self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
         # Also at start: what died before the last end may be much.

@@ -1,4 +1,10 @@
-"""When each handle is to be purged: at its expiry, or so long after it was deleted."""
+"""When each handle is to be purged: at its expiry, or so long after it was deleted.
+
+Of those whose time is far only the uuids are kept, by the minute and by where their content was written: 16 bytes each.
+When their minute comes, each is looked up, and waits for its own moment.
+
+    later: (minute, resource claim) -> uuids | the minute has begun | due: (moment, uuid, resource claim), first first
+"""
 
 import heapq
 import threading
@@ -8,7 +14,10 @@ from typing import Final
 from ullage.clock import Clock
 from ullage.engine.content.availability import Availability
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.model import FlowFileRecord
+from ullage.engine.model import UUID_BYTES, FlowFileRecord, split_uuids
+
+MINUTE_BITS: Final = 16
+"""Of milliseconds: what is called a minute here has 65 seconds."""
 
 NO_BIRTH: Final = -1
 """Of a handle without content."""
@@ -27,6 +36,13 @@ class PurgeSchedule:
         self._due: list[tuple[int, bytes, int]] = []
         self._by_birth: dict[int, set[bytes]] = {}
         self._tombstones: dict[int, set[bytes]] = {}
+        self._later: dict[tuple[int, int], bytearray] = {}
+        self._minutes: list[tuple[int, int]] = []
+        self._minutes_of: dict[int, set[int]] = {}
+
+    def __len__(self) -> int:
+        """How many wait, some of them more than once."""
+        return len(self._due) + sum(len(uuids) // UUID_BYTES for uuids in self._later.values())
 
     def add(self, record: FlowFileRecord) -> None:
         """A handle is new, or has another end than before."""
@@ -35,9 +51,7 @@ class PurgeSchedule:
             return
         birth = _birth(record)
         with self._lock:
-            heapq.heappush(self._due, (due, record.uuid, birth))
-            if birth != NO_BIRTH:
-                self._by_birth.setdefault(birth, set()).add(record.uuid)
+            self._add_later(due >> MINUTE_BITS, birth, record.uuid)
         if record.deleted_millis and birth != NO_BIRTH:
             with self._ledger.lock:
                 with self._lock:
@@ -59,7 +73,9 @@ class PurgeSchedule:
         lock it leaves out none whose deletion was acknowledged.
         """
         with self._lock:
-            uuids = list(self._by_birth.get(birth, ()))
+            uuids = dict.fromkeys(self._by_birth.get(birth, ()))
+            for minute in self._minutes_of.get(birth, ()):
+                uuids |= dict.fromkeys(split_uuids(bytes(self._later[minute, birth])))
         return [record for record in map(self._ledger.find, uuids) if record is not None]
 
     def due_millis(self, record: FlowFileRecord) -> int:
@@ -84,6 +100,7 @@ class PurgeSchedule:
         uuids: dict[bytes, None] = {}
         resting: list[tuple[int, bytes, int]] = []
         with self._lock:
+            self._look_at_minutes(now >> MINUTE_BITS)
             while self._due and self._due[0][0] <= now and len(uuids) < count:
                 due, uuid, birth = heapq.heappop(self._due)
                 if self._availability and self._rests(uuid):
@@ -104,6 +121,38 @@ class PurgeSchedule:
             uuids = list(self._tombstones.get(birth, ()))
         found = (record for record in map(self._ledger.find, uuids) if record is not None)
         return [record for record in found if record.deleted_millis]
+
+    def _add_due(self, due: int, uuid: bytes, birth: int) -> None:
+        heapq.heappush(self._due, (due, uuid, birth))
+        if birth != NO_BIRTH:
+            self._by_birth.setdefault(birth, set()).add(uuid)
+
+    def _add_later(self, minute: int, birth: int, uuid: bytes) -> None:
+        uuids = self._later.get((minute, birth))
+        if uuids is not None:
+            uuids += uuid
+            return
+        self._later[minute, birth] = bytearray(uuid)
+        heapq.heappush(self._minutes, (minute, birth))
+        if birth != NO_BIRTH:
+            self._minutes_of.setdefault(birth, set()).add(minute)
+
+    def _look_at_minutes(self, now: int) -> None:
+        """Those that have begun. What has another end by now than when it came to one is in another one, too."""
+        while self._minutes and self._minutes[0][0] <= now:
+            minute, birth = heapq.heappop(self._minutes)
+            for uuid in dict.fromkeys(split_uuids(bytes(self._later.pop((minute, birth))))):
+                record = self._ledger.find(uuid)
+                due = 0 if record is None else self.due_millis(record)
+                if not due:
+                    self._drop(uuid, birth)
+                elif due >> MINUTE_BITS <= now:
+                    self._add_due(due, uuid, birth)
+            if birth != NO_BIRTH:
+                minutes = self._minutes_of[birth]
+                minutes.discard(minute)
+                if not minutes:
+                    del self._minutes_of[birth]
 
     def _drop(self, uuid: bytes, birth: int) -> None:
         for by_birth in (self._by_birth, self._tombstones):

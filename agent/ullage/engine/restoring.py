@@ -21,7 +21,8 @@ from crc32c import crc32c
 from ullage.beneath import LeadsOut
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.backupdirectory import DirectoryPlace, read_pieces, write_pieces
-from ullage.engine.backupfiles import BackupFile, BackupManifest, all_files, lies_in, read_manifest
+from ullage.engine.backupfiles import BackupFile, BackupManifest, all_files, lies_in
+from ullage.engine.backupgenerations import reading
 from ullage.engine.backupplace import MANIFEST, BackupPlace
 from ullage.engine.content.containers import LOST_AND_FOUND, ContainerDirectory, directories_of
 from ullage.engine.files import PARTIAL_SUFFIX, Files, OsFiles, length_of, make_directories, read_file, replace_file
@@ -42,9 +43,10 @@ def restore(
     spec: ContentRepositorySpec,
     files: Files | None = None,
     on_progress: Progress = lambda _done, _total: None,
+    generation: int | None = None,
 ) -> BackupReport:
-    """Make the repository of a backup, in a directory or another place, where the spec says; every file is verified
-    against its CRC-32C on the way.
+    """Make the repository of a backup's generation, the newest if none is said, where the spec says; every file is
+    verified against its CRC-32C on the way.
 
     A restoration that was cut short goes on where it was. DirectoryNotEmpty; RepositoryLocked: another one is under way
     there; InvalidArgument: the spec lacks a container; RepositoryDamaged: a file is not as the manifest has it, or a
@@ -52,7 +54,14 @@ def restore(
     """
     files = files or OsFiles()
     place = DirectoryPlace(files, source) if isinstance(source, str) else source
-    manifest = read_manifest(place)
+    with reading(place, generation) as manifest:
+        return restore_manifest(files, place, manifest, spec, on_progress)
+
+
+def restore_manifest(
+    files: Files, place: BackupPlace, manifest: BackupManifest, spec: ContentRepositorySpec, on_progress: Progress
+) -> BackupReport:
+    """The same of a generation that is being read."""
     root = spec.storage.host_path.path
     containers = {container.name: container for container in directories_of(files, spec)}
     _require_fitting(manifest, spec, containers)
@@ -136,6 +145,8 @@ class _Restoration:
         files.sync_directory(root)
         return BackupReport(
             last_id=manifest.last_id,
+            generation=manifest.sequence,
+            generations=1 + len(manifest.older),
             copied_files=copied_files,
             copied_bytes=copied_bytes,
             kept_files=len(all_of_it) - copied_files,
@@ -189,8 +200,8 @@ def _is_begun(files: Files, root: str, begun: bytes) -> bool:
         return False
     if read_file(files, marker) != begun:
         raise DirectoryNotEmpty(
-            f"{root} holds part of another backup, or of this one as it was before: a restoration was cut short there. "
-            "Finish that one, or remove what is there"
+            f"{root} holds part of another backup, or of another generation of this one: a restoration was cut short "
+            "there. Say that one (`ullage backup list` names generations), or remove what is there"
         )
     return True
 

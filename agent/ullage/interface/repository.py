@@ -15,7 +15,7 @@ from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside
 from ullage.wire.unavailable import UnavailableContent
-from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport
+from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, Keep
 from ullage.wire.volumes import Volume
 
 Bytes = Callable[[int, int], None]
@@ -194,12 +194,18 @@ class Repository(Closable):
         """
 
     @abstractmethod
-    def backup(self, destination: str | Bucket, *, on_progress: Bytes | None = None) -> BackupReport:
+    def backup(
+        self, destination: str | Bucket, *, keep: Keep | None = None, on_progress: Bytes | None = None
+    ) -> BackupReport:
         """Bring the backup in a directory or bucket up to date while sessions go on; what it has already is not copied
         again.
 
-        A directory is one of the machine where the repository lies; a bucket may be said as `s3://BUCKET/PREFIX`, and
-        takes the backups of an embedded repository. `ullage restore` makes a repository of either.
+        A directory is one of the machine where the repository lies; a bucket may be said as `s3://BUCKET/PREFIX`. A
+        service takes what its spec.service.backupDirectory and backupBuckets allow. `ullage.restore` makes a repository
+        of either.
+
+        Each backup is a generation. `keep` says which of them stay, this one included, and what none of them needs is
+        removed; without it that is as it was said before, and the newest alone if it never was.
 
         Content that can't be read stops no backup: the report names what is in it without its content (`lost`), and
         what only the last backup had (`saved`). BucketRefused; BucketUnavailable; BackupOvertaken: somebody else wrote

@@ -8,14 +8,18 @@ removes nothing. What the winner removes it had listed before it published; so i
 after it, however late its requests arrive.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+import secrets
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from itertools import chain
 from typing import Final
 
 from crc32c import crc32c
 
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, Put, new_suffix
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, Put, new_suffix
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, ContentMissing
 from ullage.interface.buckets import Bucket
 from ullage.remote.objects import Conflict, ObjectNotThere, Objects
@@ -28,6 +32,9 @@ PIECE_BYTES: Final = 4 << 20
 
 PARTS_MAX: Final = 9_000
 """Fewer than the 10,000 that S3 takes: a file whose length is only guessed may be longer."""
+
+PIN_SECONDS: Final = 3_600
+"""A reader that has not told so long that it is there is taken for dead. It tells six times as often."""
 
 PARALLEL: Final = 4
 """Parts of one file that are under way."""
@@ -66,6 +73,10 @@ class BucketPlace:
             for directory in (CONTENT, *FLAT_DIRECTORIES):
                 self._held |= self._objects.lengths(directory)
         return self._held
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        yield  # who else writes is found out when it publishes
 
     def prepare(self) -> None:
         self.held()
@@ -132,8 +143,41 @@ class BucketPlace:
                 "the same place meanwhile, which counts. Give each repository a prefix of its own, or try again"
             ) from None
 
-    def remove_unlisted(self, listed: Collection[str]) -> None:
-        self._objects.delete({*self.held(), *self._own}.difference(listed))
+    @contextmanager
+    def pinned(self, manifest: bytes) -> Iterator[None]:
+        key = f"{PINS}/{secrets.token_hex(8)}"
+        try:
+            self._objects.put(key, manifest)
+        except BucketRefused:  # credentials that may only read
+            yield
+            return
+        is_over = threading.Event()
+        renewing = threading.Thread(target=self._renew, args=(key, manifest, is_over), name="pin", daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            renewing.join()
+            with suppress(BucketRefused, BucketUnavailable):  # then it expires
+                self._objects.delete([key])
+
+    def _renew(self, key: str, manifest: bytes, is_over: threading.Event) -> None:
+        while not is_over.wait(PIN_SECONDS / 6):
+            with suppress(BucketRefused, BucketUnavailable):  # the next one may come in time
+                self._objects.put(key, manifest)
+
+    def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
+        # After the commit point: whoever reads what it dropped pinned that before, and whoever pins it now looks once
+        # more, and sees that it is dropped. By the server's clock, for theirs may be wrong.
+        now = self._objects.changed(MANIFEST)
+        needed, expired = set(listed), list[str]()
+        for key, changed in self._objects.changes(PINS).items():
+            if now - changed > timedelta(seconds=PIN_SECONDS):
+                expired.append(key)
+            elif found := self._objects.get(key):
+                needed.update(listed_in(found.data))
+        self._objects.delete({*self.held(), *self._own, *expired} - needed)
 
     def _piece(self, path: str, start: int, end: int) -> bytes:
         try:

@@ -35,7 +35,12 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _MACHINE_IDENTITY = ("/latest/api/token", "/latest/meta-data")
 """What a machine of Amazon's is asked for its credentials, where there are no others."""
 
-_PASSING = frozenset({"SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"})
+_PASSING = frozenset(
+    {
+        *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
+        "ConditionalRequestConflict",  # two puts on a condition at once: Amazon's wants the loser to ask again
+    }
+)
 
 
 class Found(NamedTuple):
@@ -118,6 +123,21 @@ class Objects:
 
         return self._asked(prefix, asked)
 
+    def changed(self, key: str) -> datetime:
+        """When an object was last put, by the server's clock. ObjectNotThere."""
+        import obstore
+
+        return self._asked(key, lambda: obstore.head(self._store, key)["last_modified"])
+
+    def changes(self, prefix: str) -> dict[str, datetime]:
+        """The same of those whose keys begin with a prefix and a slash."""
+        import obstore
+
+        def asked() -> dict[str, datetime]:
+            return {each["path"]: each["last_modified"] for some in obstore.list(self._store, prefix) for each in some}
+
+        return self._asked(prefix, asked)
+
     def put(self, key: str, data: bytes) -> None:
         """One that nobody else puts; sent again it is the same."""
         import obstore
@@ -178,7 +198,7 @@ class Objects:
         code, message = (said[1], said[2] or "") if said else ("", "")
         status = _STATUS.search(text)
         where, name = self.at(key), self._bucket.name
-        if isinstance(error, AlreadyExistsError | PreconditionError) and code != "NoSuchBucket":
+        if isinstance(error, AlreadyExistsError | PreconditionError) and code not in {"NoSuchBucket", *_PASSING}:
             return Conflict(where)
         if isinstance(error, FileNotFoundError) and code in ("", "NoSuchKey", "NotFound"):
             return ObjectNotThere(where)

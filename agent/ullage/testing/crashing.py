@@ -190,9 +190,9 @@ class CrashFiles:
         self.look("can_punch", directory)
         return self.has_holes
 
-    def lock(self, directory: str) -> File:
+    def lock(self, directory: str, *, is_shared: bool = False) -> File:
         self.look("lock", directory)
-        if directory in self._locked:
+        if directory in self._locked and not is_shared:
             raise BlockingIOError(errno.EWOULDBLOCK, "locked", directory)
         if directory not in self._directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", directory)

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from ullage.errors import UllageError
+from ullage.errors import RequestTooLarge, UllageError
 from ullage.wire.problems import ProblemDetails, error_of, problem_of
 
 MAGIC: Final = b"ULLAGE\0\0"
@@ -199,6 +199,8 @@ class PutHead(NamedTuple):
     ttl_millis: int
     lifetime: int
     attributes: bytes
+    """A JSON object for all contents, or as many as there are contents, each in a line of its own; may be empty."""
+
     key: str
     lengths: tuple[int, ...]
 
@@ -325,14 +327,18 @@ def pack_put(head: PutHead) -> bytes:
     return b"".join((fixed, head.attributes, key, struct.pack(f"<{len(head.lengths)}I", *head.lengths)))
 
 
-def parse_put(body: bytes, *, has_content: bool) -> tuple[PutHead, int]:
-    """The head, and where the contents begin. BadFrame if the parts do not make up the body."""
+def parse_put(body: bytes, *, has_content: bool, count_max: int = RESOLVE_MAX) -> tuple[PutHead, int]:
+    """The head, and where the contents begin. BadFrame if the parts do not make up the body, RequestTooLarge for more
+    contents than `count_max`.
+    """
     ttl_millis, count, attribute_bytes, key_bytes, lifetime, _ = _unpack(PUT, body)
     key_at = PUT.size + attribute_bytes
     lengths_at = key_at + key_bytes
     begin = lengths_at + 4 * count
     if begin > len(body):
         raise BadFrame("the head of a put is cut off")
+    if count > count_max:
+        raise RequestTooLarge(f"{count} contents, at most {count_max} are allowed in one put")
     lengths = struct.unpack_from(f"<{count}I", body, lengths_at)
     if begin + (sum(lengths) if has_content else 0) != len(body):
         raise BadFrame(f"a put of {len(body)} bytes whose parts have {begin + sum(lengths)}")

@@ -6,13 +6,14 @@ All of it is JSON, so that any language can write it. Requests are strict; in an
 import enum
 import struct
 from collections.abc import Iterable
-from typing import Annotated, Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 from msgspec import Meta
 
 from ullage.contract import Right
 from ullage.errors import InvalidArgument, NotFound
+from ullage.wire.bounded import JsonBounds, decode_counts
 from ullage.wire.documents import Count, Label
 from ullage.wire.operation import OF_OTHERS, Sometimes
 from ullage.wire.where import TEXT_MAX
@@ -29,6 +30,18 @@ COLUMNS_MAX: Final = 100
 UUID_BYTES: Final = 16
 SEAL_BYTES: Final = 24
 """Of the column `seal`."""
+
+COMMAND: Final = JsonBounds(64 << 10)
+"""Of a put, or of an action that names one thing."""
+
+TICKET: Final = JsonBounds(4 << 20, 100_000)
+"""10,000 handles or claims, each with its range and seal, or a predicate."""
+
+SCANNED: Final = JsonBounds(8 << 20, 150_000)
+"""HOMES_MAX homes, and what their readers are told of each."""
+
+STAGED: Final = JsonBounds(10 << 20, 250_000)
+"""70,000 attempts, and a decision of DECISION_MAX letters, in which each quotation mark has a stroke before it."""
 
 HOUR_MILLIS: Final = 3_600_000
 DAY_MILLIS: Final = 24 * HOUR_MILLIS
@@ -156,6 +169,9 @@ DECISION_MAX: Final = 4 << 20
 """Letters of a decision: nodes keep it as long as the write is remembered. What 70,000 attempts staged can be said."""
 
 
+Attempts = dict[str, Count]
+
+
 class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A step of a staged write."""
 
@@ -171,11 +187,17 @@ class StagedWriteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     lasts_millis: Annotated[int, Meta(ge=1_000, le=DAY_MILLIS)] = HOUR_MILLIS
     """Of `write-begin`: how long nothing may be staged before it is aborted."""
 
-    attempts: dict[str, Count] = {}
+    attempts: Attempts = {}
     """Of `write-prepare` and `write-commit`: those that count, and how many transactions each has staged."""
 
     decision: Annotated[str, Meta(max_length=DECISION_MAX)] = ""
     """Of `write-commit`: whatever lets another writer finish it elsewhere."""
+
+
+class _Step(StagedWriteRequest, frozen=True):
+    """As it comes, with attempts that are not decoded yet."""
+
+    attempts: msgspec.Raw = msgspec.Raw(b"{}")  # type: ignore[assignment]
 
 
 class StagedWriteStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -353,9 +375,16 @@ class FlightAction(NamedTuple, Generic[Q, A]):
     sometimes: Sometimes = ()
     """See `Operation.sometimes`."""
 
+    bounds: JsonBounds = COMMAND
+    """Of its body."""
+
     def parse(self, raw: bytes) -> Q:
-        """The body of a call; InvalidArgument says what is wrong with it."""
-        return _decoded(raw or b"{}", self.request, self.name)
+        """The body of a call. RequestTooLarge, or InvalidArgument, which says what is wrong with it."""
+        if self.request is not StagedWriteRequest:
+            return self.bounds.decode(raw or b"{}", self.request, self.name)
+        step = self.bounds.decode(raw or b"{}", _Step, self.name)
+        attempts = decode_counts(bytes(step.attempts), Attempts, f"{self.name}: attempts")
+        return cast("Q", msgspec.structs.replace(step, attempts=attempts))
 
 
 def _feed(name: str, effect: str, sometimes: Sometimes = ()) -> FlightAction[FeedRequest, FeedStatus]:
@@ -363,13 +392,15 @@ def _feed(name: str, effect: str, sometimes: Sometimes = ()) -> FlightAction[Fee
 
 
 def _write(name: str, effect: str, sometimes: Sometimes = ()) -> FlightAction[StagedWriteRequest, StagedWriteStatus]:
-    return FlightAction(name, StagedWriteRequest, StagedWriteStatus, (Right.WRITE,), effect, sometimes)
+    return FlightAction(name, StagedWriteRequest, StagedWriteStatus, (Right.WRITE,), effect, sometimes, STAGED)
 
 
 SNAPSHOT: Final = FlightAction("snapshot", SnapshotRequest, TableSnapshot, (Right.LEASE,), "take a snapshot")
 RENEW: Final = FlightAction("renew", SnapshotRenewal, TableSnapshot, (Right.LEASE,), "keep a snapshot for longer")
 RELEASE: Final = FlightAction("release", SnapshotRelease, Nothing, (Right.LEASE,), "release a snapshot")
-SCAN: Final = FlightAction("scan", ScanRequest, Nothing, (Right.LEASE,), "let readers of a snapshot find their shares")
+SCAN: Final = FlightAction(
+    "scan", ScanRequest, Nothing, (Right.LEASE,), "let readers of a snapshot find their shares", bounds=SCANNED
+)
 BIND: Final = FlightAction("bind", SlotRequest, SlotShare, (Right.LEASE,), "the share that a slot of a scan reads")
 HOLD_EVENTS: Final = FlightAction(
     "hold-events", EventHoldRequest, Nothing, (Right.LEASE,), "keep provenance events that are not read yet"
@@ -404,6 +435,10 @@ TABLE_RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
 """What whoever reads a table must have."""
 
 
+BODY_BYTES_MAX: Final = max(each.bounds.bytes_max for each in ACTIONS)
+"""Of whichever action."""
+
+
 def rights_of(wanted: TableTicket) -> tuple[Right, ...]:
     """What reading this table needs; NotFound if there is none of the name."""
     if wanted.name not in TABLE_RIGHTS:
@@ -412,8 +447,8 @@ def rights_of(wanted: TableTicket) -> tuple[Right, ...]:
 
 
 def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:
-    """What a DoGet asks for; InvalidArgument says what is wrong with it."""
-    found: ContentTicket | TableTicket = _decoded(raw, ContentTicket | TableTicket, "ticket")  # type: ignore[arg-type]
+    """What a DoGet asks for. RequestTooLarge, or InvalidArgument, which says what is wrong with it."""
+    found: ContentTicket | TableTicket = TICKET.decode(raw, ContentTicket | TableTicket, "ticket")  # type: ignore[arg-type]
     columns = found.columns or () if isinstance(found, TableTicket) else ()
     if len(set(columns)) < len(columns):
         raise InvalidArgument("ticket: it names a column twice")
@@ -421,8 +456,10 @@ def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:
 
 
 def parse_command(raw: bytes) -> PutCommand:
-    """What a DoPut says first, or one of its batches of itself; InvalidArgument says what is wrong with it."""
-    return _decoded(raw or b"{}", PutCommand, "command")
+    """What a DoPut says first, or one of its batches of itself. RequestTooLarge, or InvalidArgument, which says what is
+    wrong with it.
+    """
+    return COMMAND.decode(raw or b"{}", PutCommand, "command")
 
 
 def pack_stored(number: int, uuids: Iterable[bytes]) -> bytes:
@@ -433,10 +470,3 @@ def pack_stored(number: int, uuids: Iterable[bytes]) -> bytes:
 def parse_stored(body: bytes) -> list[bytes]:
     """The uuids."""
     return [body[at : at + UUID_BYTES] for at in range(_STORED.size, len(body), UUID_BYTES)]
-
-
-def _decoded(raw: bytes, kind: type[Q], what: str) -> Q:
-    try:
-        return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{what}: {error}") from error

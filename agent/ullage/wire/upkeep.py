@@ -7,12 +7,100 @@ from msgspec import Meta
 
 from ullage.wire.unavailable import UnavailableContent
 
+KEPT_MAX = 10_000
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which generations of a backup are kept: the newest always, and those that any of these means. A day, like the
+    other periods, is one of UTC, and is kept by its newest generation; periods without a backup do not count.
+
+    >>> repository.backup("copy", keep=ullage.Keep(daily=7, weekly=4, monthly=12)).generations
+    1
+    """
+
+    last: Annotated[int, Meta(ge=0, le=KEPT_MAX)] = 0
+    """So many of the newest."""
+
+    hourly: Annotated[int, Meta(ge=0, le=KEPT_MAX)] = 0
+    """One of each of so many hours."""
+
+    daily: Annotated[int, Meta(ge=0, le=KEPT_MAX)] = 0
+    """One of each of so many days."""
+
+    weekly: Annotated[int, Meta(ge=0, le=KEPT_MAX)] = 0
+    """One of each of so many weeks, which begin on Mondays."""
+
+    monthly: Annotated[int, Meta(ge=0, le=KEPT_MAX)] = 0
+    """One of each of so many months."""
+
+    yearly: Annotated[int, Meta(ge=0, le=KEPT_MAX)] = 0
+    """One of each of so many years."""
+
+
+class BackupGeneration(msgspec.Struct, frozen=True, kw_only=True):
+    """One moment that a backup can be restored to."""
+
+    sequence: int
+    """Its number."""
+
+    created_millis: int
+
+    last_id: int
+    """The last transaction that is in it."""
+
+    files: int
+
+    bytes: int
+    """Of all its files; most of them it has in common with others."""
+
+
+class BackupDamage(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a backup that is not as it was written."""
+
+    path: str
+    """Where it lies in the backup."""
+
+    generations: tuple[int, ...]
+    """The numbers of those that need it."""
+
+    reason: str
+
+
+class BackupVerification(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found in a backup."""
+
+    generations: int
+    """How many it has whose manifests could be read."""
+
+    files: int
+    """All that they need, each of which was looked for."""
+
+    bytes: int
+
+    read_files: int
+    """Those that were read and compared."""
+
+    read_bytes: int
+
+    seed: int
+    """What draws the same files once more."""
+
+    damaged_files: int
+
+    damaged: tuple[BackupDamage, ...]
+    """Up to 10,000 of them, by path."""
+
 
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a backup goes."""
 
     destination: Annotated[str, Meta(min_length=1, max_length=4_096)]
-    """The path of a directory on the node, from its root on. It lies in the folder spec.service.backupDirectory."""
+    """The path of a directory on the node, from its root on, in the folder spec.service.backupDirectory; or
+    s3://BUCKET/PREFIX, in one of spec.service.backupBuckets.
+    """
+
+    keep: Keep | None = None
+    """Which generations stay; as it was said before without it."""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +146,12 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
     """FlowFiles and handles, up to 10,000, that are in it without their content, which could not be read; and swap
     files that could not be, each with all of its FlowFiles.
     """
+
+    generation: int = 0
+    """The number of the generation that was written or restored."""
+
+    generations: int = 1
+    """How many there were when that was written, it included."""
 
     saved: tuple[UnavailableContent, ...] = ()
     """The same of what is in it because the last backup had it. What that has whole is read again only if it is gone or

@@ -51,9 +51,10 @@ COMMANDS: Final = {
     "clock": Listed(OTHER, "clock", "Show whether the machine's clock is believed, and accept it."),
     "check": Listed(OTHER, "upkeep", "Verify everything against everything."),
     "checkpoint": Listed(OTHER, "upkeep", "Write a snapshot, so that the next start is quick."),
-    "backup": Listed(OTHER, "upkeep", "Bring a backup up to date, or begin one."),
-    "restore": Listed(OTHER, "upkeep", "Make a repository from a backup, every byte checked."),
+    "backup": Listed(OTHER, "backup", "Bring a backup up to date, or begin one; list its generations, verify it."),
+    "restore": Listed(OTHER, "backup", "Make a repository from a backup, every byte checked."),
     "salvage": Listed(OTHER, "upkeep", "Make a repository of what a damaged one still proves."),
+    "nifi": Listed(OTHER, "nifi", "Show what holds the disk of an Apache NiFi, as it is."),
     "demo": Listed(OTHER, "demo", "Ingest real files, drop, reclaim, get killed, recover, and verify every byte."),
     "demo-writer": Listed(HIDDEN, "demo", "The process that the demo kills."),
 }

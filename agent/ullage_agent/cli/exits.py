@@ -10,7 +10,7 @@ class ExitCode(enum.IntEnum):
     meaning: str
 
     OK = 0, "done"
-    PROBLEMS = 1, "`check` found problems, or the demo a mismatch"
+    PROBLEMS = 1, "`check` or `backup verify` found problems, or the demo a mismatch"
     USAGE = 2, "wrong usage, unreadable input or bad configuration"
     LOCKED = 3, "another process has the repository open, or wrote a backup to the same place meanwhile"
     REPOSITORY = 4, "no repository, a damaged one, a foreign or missing container, or a newer format"
@@ -20,7 +20,7 @@ class ExitCode(enum.IntEnum):
     CLOSED = 8, "nothing was given back: paused, no window of spec.maintenance is open, or spec.compaction refuses it"
     UNREACHABLE = 9, "the service of --url, or a bucket, does not answer, or not now"
     DENIED = 10, "the service of --url wants a token, or one that may do more; a bucket refuses"
-    INCOMPLETE = 11, "the backup or export is written, or the salvage done, without what can't be read: it names what"
+    INCOMPLETE = 11, "the backup, export, salvage or survey is done without what can't be read: it names what"
     INTERRUPTED = 130, "interrupted with Ctrl-C; what was committed stays"
     BROKEN_PIPE = 141, "whoever read the output went away"
 

@@ -9,14 +9,13 @@ import click
 import msgspec
 
 import ullage
-from ullage.interface.buckets import Bucket
 from ullage.wire.salvage import HELD_QUEUE, HELD_REASON
 from ullage.wire.unavailable import UnavailableContent
 from ullage.wire.upkeep import RepairReport
 from ullage_agent.cli.choice import ChosenRepository, say_recovery
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_bucket, on_files, on_repository, option
+from ullage_agent.cli.options import FILE, command, json_output, on_files, on_repository, option
 from ullage_agent.cli.output import Bar, bar, console, many, print_json, say, size, tell, tell_or_print, visible
 
 
@@ -54,7 +53,7 @@ def drop(where: ChosenRepository, queue: str | None, handle: str | None, yes: bo
             with interrupts.allowed():
                 _confirm(f"Drop {many(found.flow_files, 'FlowFile')} ({size(found.size_bytes)}) of queue {queue}?")
         with bar(visible(f"Dropping {queue}"), found.flow_files, is_bytes=False) as progress:
-            dropped = repository.queues.drop(queue, on_progress=_interruptible(progress))
+            dropped = repository.queues.drop(queue, on_progress=interruptible(progress))
     tell_or_print(
         {"queue": queue, "dropped": dropped}, f"dropped {many(dropped, 'FlowFile')} of queue {queue}", as_json
     )
@@ -110,7 +109,7 @@ def _repaired(where: ChosenRepository, *, deep: bool, dry_run: bool) -> RepairRe
             config=where.document(),
             deep=deep,
             dry_run=dry_run,
-            on_progress=_interruptible(progress),
+            on_progress=interruptible(progress),
             on_recovery=say_recovery,
         )
 
@@ -151,69 +150,6 @@ def checkpoint(where: ChosenRepository, as_json: bool) -> None:
 
 
 @command()
-@click.argument(
-    "destination", metavar="DEST", help="A directory of its own, best on another disk; or s3://BUCKET/PREFIX."
-)
-@on_bucket
-@on_repository
-def backup(where: ChosenRepository, destination: str | Bucket, as_json: bool) -> None:
-    """Bring a backup up to date, or begin one. What DEST has already is not copied again.
-
-    Interrupted at any point, DEST holds the last whole backup, and the next run goes on where this one was. A service
-    writes it where it runs, to directories only.
-
-    Content that can't be read is named, and kept as the last backup has it; if that does not have it either, the exit
-    code is 11.
-    """
-    with where.opened() as repository, bar("Copying", None) as progress:
-        report = repository.backup(destination, on_progress=_interruptible(progress))
-    for each in report.lost:
-        say(f"not in the backup: {_named(each)}")
-    for each in report.saved:
-        say(f"kept from the last backup: {_named(each)}")
-    tell_or_print(
-        msgspec.to_builtins(report),
-        f"copied {many(report.copied_files, 'file')}, {size(report.copied_bytes)}; had {report.kept_files:,} already, "
-        f"{size(report.kept_bytes)}; up to transaction {report.last_id:,}",
-        as_json,
-    )
-    if report.lost:
-        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
-
-
-@command()
-@click.argument("source", metavar="SRC", help="A backup: its directory, or s3://BUCKET/PREFIX.")
-@click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
-@option(
-    "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
-)
-@on_bucket
-@json_output
-def restore(source: str | Bucket, root: Path, containers: tuple[tuple[str, str], ...], as_json: bool) -> None:
-    """Make a repository from a backup, every byte checked.
-
-    Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
-    with what is in ROOT when it is said again.
-    """
-    with bar("Restoring", None) as progress:
-        made = ullage.restore(source, root, containers=dict(containers), on_progress=progress.reach)
-    for problem in made.check.problems:
-        say(f"problem: {problem}")
-    if as_json:
-        checked = {"problems": made.check.problems, "flow_files": made.check.flow_files}
-        print_json(msgspec.to_builtins(made.backup) | checked)
-    else:
-        tell(
-            f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
-            f"{made.backup.kept_files:,} already; up to transaction {made.backup.last_id:,}: "
-            f"{made.check.flow_files:,} FlowFiles and handles, "
-            f"{many(len(made.check.problems), 'problem')}"
-        )
-    if made.check.problems:
-        raise click.exceptions.Exit(ExitCode.PROBLEMS)
-
-
-@command()
 @click.argument("source", metavar="SOURCE", type=FILE, help="The damaged repository's directory; it is only read.")
 @click.argument("root", metavar="TARGET", type=FILE, required=False, help="Empty, or not there: the new repository's.")
 @option("--config", "-c", type=FILE, metavar="FILE", help="Instead of ROOT: a ContentRepository YAML of the new one.")
@@ -238,7 +174,7 @@ def salvage(source: Path, root: Path | None, config: Path | None, as_json: bool)
     for record in made.set_aside:
         say(f"can't be used: {record}")
     for each in made.lost:
-        say(f"not salvaged: {_named(each)}")
+        say(f"not salvaged: {named(each)}")
     if made.held:
         say(
             f"held: {made.held:,} FlowFiles and handles wait in queue {HELD_QUEUE}, because something that is lost may "
@@ -257,14 +193,15 @@ def salvage(source: Path, root: Path | None, config: Path | None, as_json: bool)
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
-def _named(found: UnavailableContent) -> str:
+def named(found: UnavailableContent) -> str:
+    """In words."""
     if not found.id:
         return f"queue {found.queue}, {size(found.size)} in {found.path}: {found.reason}"
     whose = f"FlowFile {found.id} ({found.filename!r}) of queue {found.queue}" if found.queue else f"handle {found.id}"
     return f"{whose}, {size(found.size)} in {found.path}: {found.reason}"
 
 
-def _interruptible(progress: Bar) -> Callable[..., None]:
+def interruptible(progress: Bar) -> Callable[..., None]:
     """Shows how far something is that loses nothing when it ends there: each step is a safe point."""
 
     def on_progress(done: int, total: int | None = None) -> None:

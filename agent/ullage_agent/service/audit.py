@@ -63,7 +63,7 @@ the files, and be seen as well by how many there were.
 """
 
 TEXT_MAX: Final = 2_000
-"""Characters of a text: a client chooses how long a path is."""
+"""Characters of a text: a client chooses how long a path is, or the name of an action."""
 
 
 Ids = Sequence[str] | Sequence[bytes]
@@ -312,10 +312,18 @@ def _lines_of_series(folder: Path, name: str) -> Iterator[AuditLine]:
                     continue
 
 
-def _line(time: str, *, ids: Ids = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
+def _line(time: str, *, operation: str, ids: Ids = (), about: str = "", why: str = "", **said: Any) -> AuditLine:
     shown = _texts(ids[:IDS_MAX])
-    left_out = len(ids) - len(shown)
-    return AuditLine(time=time, ids=shown, ids_left_out=left_out, about=about[:TEXT_MAX], why=why[:TEXT_MAX], **said)
+    about, why = about[:TEXT_MAX], why[:TEXT_MAX]
+    return AuditLine(
+        time=time,
+        operation=operation[:TEXT_MAX],
+        ids=shown,
+        ids_left_out=len(ids) - len(shown),
+        about=about,
+        why=why,
+        **said,
+    )
 
 
 def _texts(ids: Ids) -> list[str]:

@@ -81,6 +81,13 @@ class ByteBudget:
             raise
         return room
 
+    def take_beside(self, owner: Principal, size: int) -> Grant:
+        """Room for who has some that cannot be given back yet: without waiting. QuotaReached or ServiceBusy."""
+        room = self._ask(owner, size)
+        if not room.given.done():
+            self._refuse(room, None)
+        return room
+
     def take_now(self, owner: Principal, size: int) -> Grant | None:
         """The same without waiting; None if it is nobody's turn."""
         room = self._ask(owner, size)
@@ -145,7 +152,7 @@ class ByteBudget:
         share = room.owner.share(self._limits.decoded_bytes_each)
         return share is not None and self._bytes[room.owner.name] + room.size > share
 
-    def _refuse(self, room: Grant, cause: Exception) -> None:
+    def _refuse(self, room: Grant, cause: Exception | None) -> None:
         """Unless it was given in the meantime."""
         with self._lock:
             if room in self._held:

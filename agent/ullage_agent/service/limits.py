@@ -5,13 +5,13 @@ Memory at the worst is, beside what an idle process takes, about
     requests * (STEP_BYTES + PIECE_BYTES) + 2 * wide_streams * WIDE_BYTES   content on its way over HTTP
     held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
-    flight_controls * small_body_bytes                                      the same of calls that are no streams
+    flight_controls * 10 MiB                                                the same of calls that are no streams
     decoded_bytes                   what becomes of those and of bodies over HTTP, answers and tables that are not sent
     flight_calls * OBJECTS_BYTES                                            attributes that become columns of these
     columns_bytes + snapshot_bytes                                          what is kept of tables
     2 * session_bytes               remote sessions, and what they were before the requests under way
 
-which is 1.3, 0.3, 1.0, 0.3, 1.0, 0.5, 0.3 and 0.5 GiB; before a token is known, see `flight_connections` and
+which is 1.3, 0.3, 1.0, 0.2, 1.0, 0.5, 0.3 and 0.5 GiB; before a token is known, see `flight_connections` and
 `header_bytes`.
 """
 
@@ -102,6 +102,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     small_body_bytes: int = 16 * MIB
     """A body that is decoded as a whole: JSON or MessagePack, batches included."""
+
+    body_values: int = 300_000
+    """Names and values in one such body: a batch of 10,000 with twelve attributes each. A decoder works in one go, and
+    nobody else in the process does meanwhile: some 30 ms for so many.
+    """
 
     batch: int = 10_000
     """Contents or FlowFiles in one request: as many as one transaction takes."""

@@ -238,10 +238,32 @@ def test_a_packed_handle_takes_a_third_of_the_memory() -> None:
     assert bytes_of(is_packed=True) < 0.4 * bytes_of(is_packed=False)
 
 
+def test_what_is_in_use_of_a_file_takes_little_once_it_is_sealed() -> None:
+    """Not before: what is being written would be a map again with the next content."""
+    choose = random.Random(4)
+    ledger = Ledger(no_swap)
+    ledger.records.end_start()
+    file = ResourceClaim(1, "c1", 1)
+    tracemalloc.start()
+    ledger.apply(1, 1, [file, *(handle(choose, number) for number in range(900))])
+    taken: list[int] = []
+    for operation in (file, msgspec.structs.replace(file, sealed=True, length=900 * 16)):
+        ledger.apply(2, 2, [operation])
+        ledger.records.pack(0)
+        ledger.pack()
+        taken.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+
+    assert taken[0] - taken[1] > 900 * 60
+    entry = ledger.entry(1)
+    assert entry is not None
+    assert (entry.claimants, entry.live_bytes, entry.resident_bound) == (900, 900 * 16, 900 * 16)
+
+
 def snapshot_of(count: int) -> list[list[Operation]]:
     """Blocks of a snapshot with so many handles."""
     choose = random.Random(count)
-    found = [handle(choose, number) for number in range(count)]
+    found = [handle(choose, number, expires_millis=int(number % 100 == 7)) for number in range(count)]
     resources: list[Operation] = [ResourceClaim(1 + number, "c1", 1) for number in range(1 + count // 1_000)]
     blocks: list[list[Operation]] = [[*found[at : at + 1_000]] for at in range(0, count, 1_000)]
     return [resources, *blocks]
@@ -255,6 +277,12 @@ def test_a_start_packs_what_it_brings_back() -> None:
         ledger.load(block)
 
     assert packed_count(ledger.records) >= LOADED_MAX
+    found = [record for block in blocks for record in block if isinstance(record, FlowFileRecord)]
+    restored = list(ledger.records.restored())
+    assert len(restored) < 3_000
+    assert {record.uuid for record in found if record.expires_millis} <= {record.uuid for record in restored}
+    rested = [record.queued for record in found if ledger.records.is_packed(record.uuid)]
+    assert ledger.records.queued_max == max(rested)
     for twice in (blocks[1][5], blocks[-1][5]):
         with pytest.raises(RepositoryDamaged, match="is created twice"):
             ledger.load([msgspec.structs.replace(twice)])

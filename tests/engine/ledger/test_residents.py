@@ -1,9 +1,12 @@
 """A resource claim's totals are those of its base claims, whatever came and went; its bound is never too low."""
 
+import gc
 import random
 import threading
+import tracemalloc
 from collections import Counter
 
+import msgspec
 import pytest
 
 from ullage.engine.ledger.ledger import Ledger
@@ -52,7 +55,7 @@ def entry_in(ledger: Ledger) -> ResourceEntry:
     return entry
 
 
-@pytest.mark.parametrize("count", [1, 2, 20])
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 20])
 def test_totals_are_those_of_the_claimants(seed: int, count: int) -> None:
     """Whatever came and went: counts, bytes and ends are those that a recount gives."""
     chooser = random.Random(seed)
@@ -76,14 +79,74 @@ def test_totals_are_those_of_the_claimants(seed: int, count: int) -> None:
         assert entry.resident_bound == end if entry.is_bound_exact else entry.resident_bound >= end
         if chooser.random() < 0.1:
             entry.lower_bound_to(end)
+        if chooser.random() < 0.1:
+            assert entry.pack()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 20])
+def test_what_a_snapshot_names_is_counted_once(seed: int, count: int) -> None:
+    """Records come in the order of their uuids, and some of them name one base claim."""
+    chooser = random.Random(seed)
+    # One that lies where only wide columns reach.
+    claims = [claim_at(offset << chooser.choice([0, 40]), chooser.randint(1, 10)) for offset in range(10, 10 + count)]
+    named = [claim for claim in claims for _ in range(chooser.choice([1, 1, 3]))]
+    chooser.shuffle(named)
+    loaded, counted = ResourceEntry(FILE), ResourceEntry(FILE)
+    loaded.begin_loading()
+    for claim in named:
+        loaded.add(claim)
+        counted.add(claim)
+
+    loaded.end_loading()
+
+    for entry in (loaded, counted):
+        assert set(entry.residents().claims) == set(claims)
+        assert (entry.live_bytes, entry.claimants) == (sum(claim.length for claim in claims), len(named))
+        assert (entry.resident_bound, entry.is_bound_exact) == (entry.residents().end, True)
+    for claim in named:
+        assert loaded.claimants_of(claim.offset) == counted.claimants_of(claim.offset)
+        assert loaded.remove(claim) == counted.remove(claim)
+    assert (loaded.has_residents, loaded.claimants, loaded.live_bytes) == (False, 0, 0)
+
+
+def test_a_snapshot_that_is_read_tells_nothing_yet() -> None:
+    """Nobody takes half of what is in use for all of it."""
+    entry = ResourceEntry(FILE)
+    entry.begin_loading()
+    entry.add(claim_at(0))
+
+    for look in (lambda: entry.claimants, lambda: entry.is_resident(0), entry.residents):
+        with pytest.raises(AssertionError, match="a snapshot is being read"):
+            look()
+
+
+def test_only_what_is_sealed_is_packed() -> None:
+    """What is being written would be a map again with the next content."""
+    entry = ResourceEntry(msgspec.structs.replace(FILE, sealed=False))
+    for offset in range(0, 20_000, 10):
+        entry.add(claim_at(offset))
+
+    assert not entry.pack()
+    entry.claim = FILE
+    before = set(entry.residents().claims)
+    tracemalloc.start()
+    assert entry.pack()
+    gc.collect()  # tuples that are gone are kept for the next ones
+    taken = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert taken < 2_000 * 20
+    assert set(entry.residents().claims) == before
 
 
 @pytest.mark.parametrize("others", [[], [claim_at(0)], [claim_at(0), claim_at(20)]])
-def test_a_claim_that_is_not_there_is_not_taken_away(others: list[ContentClaim]) -> None:
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_claim_that_is_not_there_is_not_taken_away(others: list[ContentClaim], *, is_packed: bool) -> None:
     """Whatever the log says: it would be another claim that dies."""
     entry = ResourceEntry(FILE)
+    others = [*others, *(claim_at(offset) for offset in range(30, 130, 10) if is_packed)]
     for claim in others:
         entry.add(claim)
+    assert entry.pack()
 
     with pytest.raises(KeyError):
         entry.remove(claim_at(10))

@@ -326,6 +326,28 @@ def test_bodies_that_are_no_documents_are_refused(
     assert stored(peer) == 0
 
 
+def test_what_says_more_than_its_kind_needs_is_refused_unread(workshop: Workshop) -> None:
+    """Tickets, bodies, names, commands and descriptors of megabytes: each would be made in one go."""
+    long = b" " * (11 << 20)
+    command = b" " * ((64 << 10) + 1)
+    batch, schema = raw.batch_message(ONE), raw.schema_message(ONE.schema)
+    with Peer.serving(workshop.make()) as peer, raw.raw(peer.server.url) as sent:
+        found = {
+            "a ticket": sent.call("DoGet", raw.ticket(long)),
+            "a body": sent.call("DoAction", raw.action("write-commit", long)),
+            "a small body": sent.call("DoAction", raw.action("snapshot", command)),
+            "a name": sent.call("DoAction", raw.action("x" * len(long), b"")),
+            "a path": sent.call("GetSchema", raw.field(3, b"x") * (1 << 20)),
+            "a command": sent.put(schema, batch, command=command),
+            "a command of a batch": sent.put(schema, batch + raw.field(3, command)),
+        }
+        assert stored(peer) == 0
+
+    assert {what: (answer.status, answer.slug) for what, answer in found.items()} == dict.fromkeys(
+        found, (INVALID, "request-too-large")
+    )
+
+
 def test_methods_that_are_not_served_are_said_to_be_so(sent: raw.Raw) -> None:
     """Without a word of what the message was."""
     for method in ("Handshake", "DoExchange", "PollFlightInfo", "Nonsense"):

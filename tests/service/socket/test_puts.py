@@ -110,6 +110,27 @@ def test_what_follows_a_refused_stream_is_skipped(node: Node) -> None:
 
 
 @pytest.mark.parametrize(
+    ("attributes", "count", "slug"),
+    [
+        (b"{}\n{}", 3, "invalid-argument"),
+        (b"{}\n" * 100_000, 2, "invalid-argument"),
+        (b"{" + b",".join(b'"%d":""' % number for number in range(30_000)) + b"}", 1, "request-too-large"),
+        (b"", 10_001, "request-too-large"),
+    ],
+    ids=["a-mapping-too-few", "very-many-mappings", "very-many-attributes", "too-many-contents"],
+)
+def test_what_is_too_much_is_refused_before_it_is_made(node: Node, attributes: bytes, count: int, slug: str) -> None:
+    """By counting; and the connection goes on."""
+    reader = Reader(node.path)
+    head = struct.pack("<QIIHBB", 0, count, len(attributes), 0, 0, 0) + attributes + bytes(4 * count)
+
+    with pytest.raises(Refusal, match=slug):
+        reader.ask(5, head)
+    assert len(reader.ask(5, struct.pack("<QIIHBBI", 0, 1, 0, 0, 0, 0, 1) + b"x")) == 16
+    reader.close()
+
+
+@pytest.mark.parametrize(
     ("attributes", "lifetime"), [(b"[]", 0), (b"{", 0), (b'{"a":1}', 0), (b'{"uuid":"x"}', 0), (b"{}", 9)]
 )
 def test_what_cannot_be_stored_is_refused(node: Node, attributes: bytes, lifetime: int) -> None:

@@ -74,18 +74,18 @@ class QueueManager:
         self._settings = settings
 
     def restore(self) -> list[FlowFileRecord]:
-        """Fill the queues from the ledger, each in its order; returns the handles that have an end.
+        """Fill the queues from the ledger, each in its order; returns handles, all that have an end among them.
 
         Handles stand in none, nor does what is staged, which nobody sees.
         """
         records: defaultdict[int, list[FlowFileRecord]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
-        position = 0
+        restored = self._parts.ledger.records
+        position = restored.queued_max
         # One look at each: a million lie all over the memory, and each look waits for it.
-        for record in self._parts.ledger.flow_files():
+        for record in restored.restored():
             number = record.queue
-            if number != HANDLE_QUEUE or record.expires_millis or record.deleted_millis:
-                records[number].append(record)
+            records[number].append(record)
             sizes[number] += record.size
             position = max(position, record.queued)
         self._position = max(self._position, position)

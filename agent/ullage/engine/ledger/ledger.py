@@ -21,6 +21,7 @@ from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
     BLOCK_BYTES,
+    HANDLE_QUEUE,
     Action,
     Answer,
     ClaimBlocks,
@@ -87,6 +88,10 @@ class Ledger(LedgerState):
 
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         """Take a transaction in. RepositoryDamaged: it refers to something that does not exist."""
+        self.end_loading()
+        self._take(transaction, millis, operations)
+
+    def _take(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         with self.lock:
             # One hold of the lock for all of it, or readers would see half a transaction. Batches are runs of one
             # kind, which is looked up once.
@@ -128,11 +133,13 @@ class Ledger(LedgerState):
 
     def load(self, operations: list[Operation]) -> None:
         """Take in one block of a snapshot: the same operations, as of transaction 0."""
-        self.apply(0, 0, operations)
+        with self._loading():
+            self._take(0, 0, operations)
         self.records.note_loaded(len(operations))
 
     def freeze(self) -> "LedgerView":
         """A stable view of this moment, to be released; costs the same however many records there are."""
+        self.end_loading()
         with self.lock:
             assert self._view is None, "two checkpoints at a time"
             self._view = LedgerView(self)
@@ -207,6 +214,8 @@ class Ledger(LedgerState):
                 entry = self._entry_of(claim)
                 self.note_changed(entry)
                 resource = claim.resource
+                if record.queue == HANDLE_QUEUE and not self._is_loading:
+                    self._unpacked.add(resource)
             # One look-up instead of two. Among packed ones only what comes back is looked for: a uuid that was made
             # just now is none of theirs.
             is_packed = resident.is_starting and resident.is_packed(uuid)
@@ -284,6 +293,8 @@ class Ledger(LedgerState):
         _require_runs(operation, transaction)
         if entry is None:
             entry = self.resources[shard][operation.index] = ResourceEntry(operation)
+            if self._is_loading:
+                entry.begin_loading()
             self.index_ceiling = max(self.index_ceiling, operation.index)
         else:
             if transaction:

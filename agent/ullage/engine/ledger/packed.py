@@ -168,8 +168,9 @@ class PackedHandles:
         groups: defaultdict[int, list[FlowFileRecord]] = defaultdict(list)
         for record in records:
             groups[from_bytes(record.uuid[1:8], "big") >> shift].append(record)
-        for number, group in groups.items():
-            packs[number] = packs[number].with_more(group)
+        changed = {number: packs[number].with_more(group) for number, group in groups.items()}
+        for number, pack in changed.items():  # where memory runs out before this, nothing has changed
+            packs[number] = pack
         self.count += len(records)
 
     def remove(self, uuid: bytes) -> None:

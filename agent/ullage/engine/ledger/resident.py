@@ -111,6 +111,12 @@ class ResidentRecords:
         self.is_starting = True
         """Whether records come back that were made before: none may be there twice."""
 
+        self.queued_max = 0
+        """The last place in a queue that handles had which a start has packed."""
+
+        self._ending: list[bytes] = []
+        """Those of them that have an end."""
+
         self._loaded = 0
         self._resting = [0] * SHARDS
         """How many objects were left when handles of a shard were packed."""
@@ -175,6 +181,16 @@ class ResidentRecords:
     def end_start(self) -> None:
         """All that was made before is there."""
         self.is_starting = False
+        self._ending = []
+
+    def restored(self) -> Iterator[FlowFileRecord]:
+        """What a start has brought back, but for packed handles that have no end."""
+        for number in range(SHARDS):
+            with self._lock:
+                objects = list(self.objects[number].values())
+            yield from objects
+        found = map(self.find, filter(self.is_packed, self._ending))
+        yield from (record for record in found if record is not None)
 
     def pack(self, least: int | None = None) -> int:
         """Pack handles of shards to which so many have come, or as many as are worth it; how many were packed. Whoever
@@ -201,6 +217,9 @@ class ResidentRecords:
                 packed.add(some)  # first: who finds no object looks here
                 for record in some:
                     del objects[record.uuid]
+            if self.is_starting and some:
+                self.queued_max = max(self.queued_max, *(record.queued for record in some))
+                self._ending += [record.uuid for record in some if record.expires_millis or record.deleted_millis]
             count += len(some)
         self._resting[number] = len(objects)
         return count

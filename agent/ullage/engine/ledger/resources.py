@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ullage.engine.ledger.packedclaims import PACKED_MIN, LoadingClaims, PackedClaims, Row, packed, rows_of
 from ullage.engine.model import Action, ContentClaim, Relocation, ResourceClaim, SwapShare
 
 
@@ -47,7 +48,7 @@ class ResourceEntry:
     sources: set[int] | None = None
     last_death: int = 0
     last_death_millis: int = 0
-    _live: ContentClaim | dict[int, ContentClaim] | None = None
+    _live: ContentClaim | dict[int, ContentClaim] | PackedClaims | LoadingClaims | None = None
     """The base claims with a resident claimant, by offset. Of a large content's file there is one, and no map."""
 
     _shared: dict[int, int] | None = None
@@ -68,6 +69,13 @@ class ResourceEntry:
                 live[offset] = claim
         elif live is None:
             is_new, self._live = True, claim
+        elif isinstance(live, LoadingClaims):
+            is_new = True  # `end_loading` knows better
+            live.add(claim)
+        elif isinstance(live, PackedClaims):
+            is_new = offset not in live
+            if is_new:
+                self._live = {each.offset: each for each in (*live, claim)}
         else:
             is_new = live.offset != offset
             if is_new:
@@ -77,12 +85,54 @@ class ResourceEntry:
             self.live_bytes += length
             if offset + length > self.resident_bound:
                 self.resident_bound, self.is_bound_exact = offset + length, True
-            return
+        else:
+            self._share(offset)
+
+    def _share(self, offset: int) -> None:
+        """One more resident claimant of a base claim that has one."""
         self._further += 1
         if self._shared is None:
             self._shared = {offset: 2}
         else:
             self._shared[offset] = self._shared.get(offset, 1) + 1
+
+    def begin_loading(self) -> None:
+        """A snapshot's records are about to name its base claims: until `end_loading` nothing is asked but totals,
+        which count what is named twice as two.
+        """
+        self._live = LoadingClaims()
+
+    def end_loading(self) -> None:
+        """All of them have."""
+        if not isinstance(self._live, LoadingClaims):
+            return
+        rows, self._live = self._live.rows(), None
+        once: list[Row] = []
+        for row in rows:
+            if once and once[-1][0] == row[0]:
+                self.live_bytes -= row[1]
+                self._share(row[0])
+            else:
+                once.append(row)
+        self._set(once)
+
+    def pack(self) -> bool:
+        """Let the base claims take less memory; False: not yet, more are to come."""
+        live = self._live
+        if isinstance(live, dict):
+            if not self.claim.sealed:
+                return False
+            self._set(rows_of(live.values()))
+        return True
+
+    def _set(self, rows: list[Row]) -> None:
+        index = self.claim.index
+        if len(rows) >= PACKED_MIN:
+            self._live = packed(index, rows)
+        elif len(rows) > 1:
+            self._live = {row[0]: ContentClaim(index, *row) for row in rows}
+        else:
+            self._live = ContentClaim(index, *rows[0]) if rows else None
 
     def remove(self, claim: ContentClaim) -> bool:
         """One resident claimant less; whether it was the last one."""
@@ -98,9 +148,11 @@ class ResourceEntry:
         live = self._live
         if isinstance(live, dict):
             del live[offset]
-        elif live is None or live.offset != offset:
+        elif isinstance(live, PackedClaims):
+            live = self._live = live.without(offset)
+        elif not isinstance(live, ContentClaim) or live.offset != offset:
             raise KeyError(offset)
-        if not isinstance(live, dict) or not live:
+        if isinstance(live, ContentClaim) or not live:
             self._live = None
         self.live_bytes -= claim.length
         if self._live is None:
@@ -132,7 +184,8 @@ class ResourceEntry:
     def resident_claimants(self) -> int:
         """FlowFiles, handles and tombstones in memory that point here."""
         live = self._live
-        return (len(live) if isinstance(live, dict) else live is not None) + self._further
+        assert not isinstance(live, LoadingClaims), "a snapshot is being read"
+        return (1 if isinstance(live, ContentClaim) else len(live or ())) + self._further
 
     @property
     def claimants(self) -> int:
@@ -186,7 +239,8 @@ class ResourceEntry:
     def is_resident(self, offset: int) -> bool:
         """Whether the base claim at this offset has a resident claimant."""
         live = self._live
-        return offset in live if isinstance(live, dict) else live is not None and live.offset == offset
+        assert not isinstance(live, LoadingClaims), "a snapshot is being read"
+        return live.offset == offset if isinstance(live, ContentClaim) else offset in (live or ())
 
     def uses(self, claim: ContentClaim) -> bool:
         """Whether a base claim is known to be live or pinned."""
@@ -211,6 +265,9 @@ class ResourceEntry:
         live = self._live
         if isinstance(live, dict):
             return Residents(list(live.values()))  # one step of the interpreter, in which no commit can be
+        if isinstance(live, PackedClaims):
+            return Residents(list(live))  # which nobody changes
+        assert not isinstance(live, LoadingClaims), "a snapshot is being read"
         return Residents([] if live is None else [live])
 
 

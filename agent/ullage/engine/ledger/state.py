@@ -20,6 +20,7 @@ from ullage.engine.model import (
     SetAside,
     SwapOut,
 )
+from ullage.engine.uninterrupted import uninterrupted
 
 CHANGED_MAX = 1 << 18
 """Changed resource claims that are noted one by one, in 20 MB; with more of them a survey looks at all."""
@@ -85,6 +86,15 @@ class LedgerState:
         self.intended: set[int] = set()
         """Resource claims of which a change was promised that is not committed as done."""
 
+        self._is_loading = False
+        """Whether a block of a snapshot is being taken in."""
+
+        self._is_unsettled = False
+        """Whether resource claims wait for others, to say then what in them is in use."""
+
+        self._unpacked: set[int] = set()
+        """Note: resource claims to which handles have come since `pack`."""
+
         self._changed: set[int] | None = None
         """Note: resource claims whose figures are others since `take_changed`; None: any of them."""
 
@@ -104,6 +114,8 @@ class LedgerState:
         return self.records.find(uuid)
 
     def entry(self, index: int) -> ResourceEntry | None:
+        if self._is_unsettled:
+            self.end_loading()
         return self.resources[index % SHARDS].get(index)
 
     def claim(self, index: int) -> ResourceClaim | None:
@@ -113,6 +125,7 @@ class LedgerState:
 
     def entries(self) -> Iterator[ResourceEntry]:
         """All resource claims; shard by shard, so that each shard is a moment's truth."""
+        self.end_loading()
         for shard in filter(None, self.resources):
             with self.lock:
                 entries = list(shard.values())
@@ -138,6 +151,35 @@ class LedgerState:
     def longest_run(self) -> int:
         """Bytes: about what the runs of the next checkpoint may take."""
         return self.answers.longest_run + self.blocks.longest_flush
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """While this lasts, a block of a snapshot is taken in."""
+        is_starting = self.records.is_starting
+        self._is_unsettled, self._is_loading = False, is_starting
+        try:
+            yield
+        finally:
+            self._is_unsettled, self._is_loading = is_starting, False
+
+    def end_loading(self) -> None:
+        """No block of a snapshot follows, or not yet: what its records name is known from here on."""
+        if self._is_unsettled:
+            self._is_unsettled = False
+            for entry in (entry for shard in self.resources for entry in shard.values()):
+                entry.end_loading()
+
+    @uninterrupted
+    def pack(self) -> None:
+        """Let what rests take less memory: handles that have come, and what is in use of files that are sealed."""
+        self.records.pack()
+        with self.lock:
+            noted, self._unpacked = self._unpacked, set()
+        for index in noted:
+            with self.lock:
+                entry = self.entry(index)
+                if entry is not None and not entry.pack():
+                    self._unpacked.add(index)
 
     def note_changed(self, entry: ResourceEntry) -> None:
         """The figures of a resource claim's file are others now, or will be; called under the lock."""

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ullage.embedded.outgoing import OutgoingBatch
 from ullage.errors import InvalidArgument, RequestTooLarge
+from ullage.wire.tickets import COMMAND
 from ullage_agent.service.flight.messages import FlightData, pack_flight_data
 
 SCHEMA, RECORD_BATCH = 1, 3
@@ -28,9 +29,6 @@ VERSIONS: Final = (3, 4)
 
 HEADER_BYTES_MAX: Final = 64 << 10
 """Three columns and their metadata take less than 1 KiB."""
-
-COMMAND_BYTES_MAX: Final = 64 << 10
-"""Of one batch: a key, a time and some numbers take less than 1 KiB. Nothing counts what it becomes."""
 
 SENT_BYTES_MAX: Final = 4 << 20
 """A batch that is larger goes in several messages: a client may bound what it receives, and each is held twice, beside
@@ -137,10 +135,7 @@ class BatchReader:
 
     def sound(self, message: FlightData) -> SoundBatch:
         """InvalidArgument or RequestTooLarge if the header is not such a batch's."""
-        if len(message.metadata) > COMMAND_BYTES_MAX:
-            raise InvalidArgument(
-                f"the command of a batch has {len(message.metadata)} bytes, at most {COMMAND_BYTES_MAX}"
-            )
+        COMMAND.require(len(message.metadata), "the command of a batch")
         batch = _content_of(message, RECORD_BATCH)
         if batch.has(3):
             raise InvalidArgument("a compressed batch is not taken: write Arrow IPC without compression")

@@ -25,7 +25,7 @@ from ullage.embedded.outgoing import OutgoingBatch
 from ullage.embedded.pace import Pace
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import feed_batches, schema_of
-from ullage.errors import Forbidden, InvalidArgument, ServiceBusy, Unauthenticated
+from ullage.errors import Forbidden, InvalidArgument, RequestTooLarge, ServiceBusy, Unauthenticated
 from ullage.wire import tickets
 from ullage.wire.needs import GETTING, PUTTING
 from ullage.wire.problems import is_expected
@@ -42,7 +42,7 @@ from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
 from ullage_agent.service.flight.sending import SendingRoom
 from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
-from ullage_agent.service.limits import DECODED_TIMES, MIB
+from ullage_agent.service.limits import DECODED_TIMES, KIB, MIB
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
 from ullage_agent.service.uploads import Upload, Uploads
@@ -54,6 +54,12 @@ Act = Callable[[Principal, Any], object]
 
 FIRST_BYTES_MAX: Final = MIB
 """The first message of a DoPut: a command, and the header of a schema."""
+
+DESCRIPTOR_BYTES_MAX: Final = 64 * KIB
+"""A path that names a table, or the command of a put."""
+
+ENVELOPE_BYTES: Final = 4 * KIB
+"""What Flight has around a ticket, or the body of an action, its name included."""
 
 STREAMS: Final = frozenset({"DoPut", "DoGet"})
 """Methods that move data, and last as long as their client likes."""
@@ -160,7 +166,7 @@ class FlightServer:
 
     def _asked_for(self, call: FlightCall, note: Note, pace: Pace) -> Batches:
         """Contents, or a table."""
-        with self._read(call, flight.Ticket) as ticket:
+        with self._read(call, flight.Ticket, tickets.TICKET.bytes_max + ENVELOPE_BYTES) as ticket:
             return self._found(call, note, ticket, pace)
 
     def _found(self, call: FlightCall, note: Note, ticket: Any, pace: Pace) -> Batches:
@@ -198,6 +204,8 @@ class FlightServer:
     def _put(self, call: FlightCall, note: Note) -> None:
         """Store a stream of contents."""
         first = parse_flight_data(call.message(FIRST_BYTES_MAX))
+        if (size := len(first.descriptor)) > DESCRIPTOR_BYTES_MAX:
+            raise RequestTooLarge(f"a descriptor of {size} bytes: at most {DESCRIPTOR_BYTES_MAX} are allowed")
         descriptor = _parsed(flight.FlightDescriptor, bytes(first.descriptor)) if first.descriptor else NO_COMMAND
         principal = self._permitted(call, note, PUTTING, descriptor.command)
         command = tickets.parse_command(descriptor.command or b"")
@@ -244,7 +252,7 @@ class FlightServer:
 
     def _action(self, call: FlightCall, note: Note) -> None:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
-        with self._read(call, flight.Action) as action:
+        with self._read(call, flight.Action, tickets.BODY_BYTES_MAX + ENVELOPE_BYTES) as action:
             self._carry_out(call, note, action)
 
     def _carry_out(self, call: FlightCall, note: Note, action: Any) -> None:
@@ -269,20 +277,20 @@ class FlightServer:
 
     def _flight_info(self, call: FlightCall, note: Note) -> None:
         """One table, by its name as the path."""
-        with self._read(call, flight.FlightDescriptor) as descriptor:
+        with self._read(call, flight.FlightDescriptor, DESCRIPTOR_BYTES_MAX) as descriptor:
             call.send(_info(_named(descriptor)).serialize())
 
     def _schema(self, call: FlightCall, note: Note) -> None:
         """The columns of a table; of a put for the path `put`."""
-        with self._read(call, flight.FlightDescriptor) as descriptor:
+        with self._read(call, flight.FlightDescriptor, DESCRIPTOR_BYTES_MAX) as descriptor:
             name = _named(descriptor)
         schema = PUT_SCHEMA if name == "put" else schema_of(TableTicket(name=name))
         call.send(flight.SchemaResult(schema).serialize())
 
     @contextmanager
-    def _read(self, call: FlightCall, kind: Any) -> Iterator[Any]:
+    def _read(self, call: FlightCall, kind: Any, bytes_max: int) -> Iterator[Any]:
         """The message of a method that has no other, with room for what it becomes."""
-        raw = call.message(self._terms.limits.small_body_bytes)
+        raw = call.message(bytes_max)
         with self._terms.budget.take(call.principal, DECODED_TIMES * len(raw)):
             call.work()
             yield _parsed(kind, raw)

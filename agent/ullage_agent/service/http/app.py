@@ -13,7 +13,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from ullage import __version__
 from ullage_agent.service.http import handles, provenance, queues, reclamation, sessions, upkeep
 from ullage_agent.service.http.answers import refuse
-from ullage_agent.service.http.bodies import JsonRequest
+from ullage_agent.service.http.decoding import JsonRequest
 from ullage_agent.service.http.guard import Guard
 from ullage_agent.service.http.openapi import openapi_document
 from ullage_agent.service.http.page import PAGE

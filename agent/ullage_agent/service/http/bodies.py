@@ -64,21 +64,6 @@ class Digests:
                 raise DigestMismatch(f"the content's {name} is {found}: nothing was stored")
 
 
-class JsonRequest(AnyRequest):
-    """Says which errors are the body's. Raised by anything else, the same are the service's own."""
-
-    async def json(self) -> Any:
-        """What the body says. InvalidArgument for what no parser reads, Litestar's own error for what is no JSON."""
-        try:
-            return await super().json()
-        except RecursionError as error:
-            raise InvalidArgument("the body is nested too deeply") from error
-        except (
-            UnicodeDecodeError
-        ) as error:  # for the name of a field: of all else msgspec says it with an error of its own
-            raise InvalidArgument("the body is no valid UTF-8") from error
-
-
 def attributes_of(request: AnyRequest) -> dict[str, str]:
     """Attributes of the header (a JSON object of strings) and of the query (`attribute=NAME=VALUE`)."""
     limit = served_by(request).limits.attributes_bytes

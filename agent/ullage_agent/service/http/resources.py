@@ -36,7 +36,7 @@ from ullage_agent.service.http.answers import json
 from ullage_agent.service.http.contents import content_answer
 from ullage_agent.service.http.rows import EncodedRows, RowsAnswer
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
-from ullage_agent.service.limits import SMALL_BYTES
+from ullage_agent.service.limits import DECODED_TIMES, SMALL_BYTES
 
 A = TypeVar("A")
 
@@ -47,6 +47,9 @@ Position = Annotated[int, QueryParameter(ge=0, le=1 << 62)]
 FROM_BODY: Final[Any] = JSONBody
 NONE: Final = inspect.Parameter.empty
 PATH_NAME: Final = re.compile(r"\{(\w+)\}")
+SMALL_REQUEST_BYTES: Final = DECODED_TIMES * SMALL_BYTES
+"""Room of a request beside which that of its answer is what counts."""
+
 REPEATED: Final = {REPEATED_HEADER: "true"}
 """On the first answer, given again."""
 
@@ -89,15 +92,21 @@ class Asked:
         return StoredBatch(ids=ids, node=self.repository.node)
 
     async def take_room(self, size: int) -> None:
-        """Room for an answer of so many bytes until it has been sent, in the place of what the request had.
-        QuotaReached, ServiceBusy.
+        """Room for an answer of so many bytes until it has been sent. QuotaReached, ServiceBusy: at once, where the
+        request itself takes much. Its objects live until it is answered, and nobody waits for room who has some.
         """
+        state, budget = self.request.scope["state"], self.served.budget
         self._change_room(None)
-        self._change_room(await self.served.budget.take_soon(self.principal, size))
+        if "room" in state and state["room"].size > SMALL_REQUEST_BYTES:
+            self._change_room(budget.take_beside(self.principal, size))
+            return
+        if (own := state.pop("room", None)) is not None:
+            own.release()
+        self._change_room(await budget.take_soon(self.principal, size))
 
     def resize_room(self, size: int) -> None:
         """The answer has so many bytes."""
-        self.request.scope["state"]["room"].resize(size)
+        self.request.scope["state"]["answer_room"].resize(size)
 
     async def shown(self, answer: RowsAnswer) -> "Made":
         """Make an answer when there is room for it. Of what has been done the answer may be refused, too: whoever
@@ -122,10 +131,10 @@ class Asked:
 
     def _change_room(self, room: Grant | None) -> None:
         state = self.request.scope["state"]  # the Guard gives it back when the answer is out
-        if (before := state.pop("room", None)) is not None:
+        if (before := state.pop("answer_room", None)) is not None:
             before.release()
         if room is not None:
-            state["room"] = room
+            state["answer_room"] = room
 
     async def begin(self, key: str | None, stack: ExitStack) -> None:
         """Look for the first answer, and keep the key until the stack is closed. KeyInUse, KeyReused."""

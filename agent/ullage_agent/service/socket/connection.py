@@ -11,8 +11,6 @@ any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from ullage.contract import QueueRule, Right
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.enums import Lifetime
@@ -28,6 +26,7 @@ from ullage.errors import (
 from ullage.interface.checks import checked_all
 from ullage.uuids import format_uuid, parse_uuid
 from ullage.wire import frames
+from ullage.wire.bounded import decode_attributes
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
 from ullage.wire.needs import FRAME_RIGHTS, REFUSALS, is_audited
 from ullage.wire.problems import is_expected, problem_of
@@ -45,8 +44,6 @@ WINDOW_BLOCKS: Final = 4
 """Of 256 KiB, that are read and verified at a time for a READ."""
 
 CREATING: Final = (FrameKind.PUT, FrameKind.PUT_STREAM)
-
-_attributes: Final = msgspec.json.Decoder(Attributes)
 
 
 class Connection:
@@ -252,9 +249,7 @@ class Connection:
         self._send(FrameKind.GIVEN_BACK, header.request)
 
     def _put(self, header: Header, body: bytes) -> None:
-        head, at = frames.parse_put(body, has_content=True)
-        if len(head.lengths) > self._limits.batch:
-            raise RequestTooLarge(f"{len(head.lengths)} contents, at most {self._limits.batch} are allowed in one put")
+        head, at = frames.parse_put(body, has_content=True, count_max=self._limits.batch)
         contents: list[bytes] = []
         for length in head.lengths:
             contents.append(body[at : at + length])
@@ -332,11 +327,21 @@ def _went_away(error: Exception) -> UllageError:
 def _terms(head: frames.PutHead) -> tuple[Attributes, dict[str, Any]]:
     """The attributes, and what else is said of contents."""
     try:
-        attributes = checked_all(_attributes.decode(head.attributes) if head.attributes else {})
+        attributes = checked_all(_attributes(head))
         lifetime = Lifetime(head.lifetime) if head.lifetime else Lifetime.DEFAULT
         return attributes, {"ttl_millis": head.ttl_millis, "lifetime": lifetime, "key": head.key or None}
-    except (msgspec.DecodeError, ValueError) as error:
-        raise InvalidArgument(f"attributes are a JSON object of strings, or a list of them: {error}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"the terms of a put: {error}") from error
+
+
+def _attributes(head: frames.PutHead) -> Attributes:
+    """Those of one content are decoded at a time: the interpreter runs no other thread meanwhile."""
+    lines, contents = head.attributes.count(b"\n") + 1, len(head.lengths)
+    if lines == 1:
+        return decode_attributes(head.attributes or b"{}", "attributes")
+    if lines != contents:
+        raise InvalidArgument(f"{contents} contents came with attributes for {lines}")
+    return [decode_attributes(line, "attributes") for line in head.attributes.split(b"\n")]
 
 
 def _fitting(places: list[Place], bytes_max: int) -> int:

@@ -1,0 +1,90 @@
+"""The base claims in use of one resource claim, in columns: 12 bytes each, where a map of them takes 117.
+
+offsets, in order | lengths | CRCs    packed: never changed, a removal makes other columns
+the same, as they come, some twice    while a snapshot is read
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from ullage.engine.model import ContentClaim
+
+PACKED_MIN: Final = 8
+"""Base claims from which on columns take less than a map."""
+
+_WIDE: Final = "Q"
+_NARROW: Final = "I"
+_NARROW_MAX: Final = (1 << 32) - 1
+
+Row = tuple[int, int, int]
+"""Offset, length and CRC."""
+
+
+class PackedClaims:
+    """Base claims by offset; see the module's text."""
+
+    __slots__ = ("_crcs", "_lengths", "_offsets", "_resource")
+
+    def __init__(self, resource: int, offsets: "array[int]", lengths: "array[int]", crcs: "array[int]") -> None:
+        """Use `packed`."""
+        self._resource = resource
+        self._offsets, self._lengths, self._crcs = offsets, lengths, crcs
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __contains__(self, offset: int) -> bool:
+        return self._place(offset) < len(self._offsets)
+
+    def __iter__(self) -> Iterator[ContentClaim]:
+        resource = self._resource
+        for offset, length, crc in zip(self._offsets, self._lengths, self._crcs, strict=True):
+            yield ContentClaim(resource, offset, length, crc)
+
+    def without(self, offset: int) -> "PackedClaims":
+        """The others. KeyError if there is none at this offset."""
+        place = self._place(offset)
+        if place == len(self._offsets):
+            raise KeyError(offset)
+        parts = [column[:place] + column[place + 1 :] for column in (self._offsets, self._lengths, self._crcs)]
+        return PackedClaims(self._resource, *parts)
+
+    def _place(self, offset: int) -> int:
+        place = bisect_left(self._offsets, offset)
+        is_there = place < len(self._offsets) and self._offsets[place] == offset
+        return place if is_there else len(self._offsets)
+
+
+def packed(resource: int, rows: Sequence[Row]) -> PackedClaims:
+    """Rows in the order of their offsets, each offset once."""
+    return PackedClaims(resource, *map(_column, zip(*rows, strict=True)))
+
+
+def _column(values: Sequence[int]) -> "array[int]":
+    return array(_NARROW if max(values) <= _NARROW_MAX else _WIDE, values)
+
+
+class LoadingClaims:
+    """Base claims as a snapshot's records name them, once for each record."""
+
+    __slots__ = ("_crcs", "_lengths", "_offsets")
+
+    def __init__(self) -> None:
+        self._offsets, self._lengths, self._crcs = array(_WIDE), array(_WIDE), array(_WIDE)
+
+    def add(self, claim: ContentClaim) -> None:
+        """One more record that names it."""
+        self._offsets.append(claim.offset)
+        self._lengths.append(claim.length)
+        self._crcs.append(claim.crc)
+
+    def rows(self) -> list[Row]:
+        """In the order of their offsets."""
+        return sorted(zip(self._offsets, self._lengths, self._crcs, strict=True))
+
+
+def rows_of(claims: Iterable[ContentClaim]) -> list[Row]:
+    """In the order of their offsets."""
+    return sorted([(claim.offset, claim.length, claim.crc) for claim in claims])

@@ -1,0 +1,205 @@
+"""FlowFiles as NiFi's FlowFile repository has them, and what its records say of them.
+
+Of org.apache.nifi.controller.repository: `SchemaRepositoryRecordSerde` (versions 1 to 3) and `schema/*`.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from ullage.nifi.fields import EXTERNAL, INLINE, Read, SchemaField, read_schema, reader, text
+from ullage.nifi.trouble import NotSurveyable, Unparsable
+
+SERDE: Final = "org.apache.nifi.controller.repository.SchemaRepositoryRecordSerde"
+SERDE_VERSION_MAX: Final = 3
+
+KINDS: Final = {
+    "Action": "STRING",
+    "Record ID": "LONG",
+    "Queued Date": "LONG",
+    "FlowFile Size": "LONG",
+    "Container": "STRING",
+    "Section": "STRING",
+    "Identifier": "STRING",
+    "Resource Claim Offset": "LONG",
+    "Content Claim Offset": "LONG",
+    "Queue Identifier": "STRING",
+    "Swap Location": "STRING",
+    "Original Swap Location": "STRING",
+}
+"""Of the fields that are used here: a schema in which one is of another kind is none of NiFi's."""
+
+TEXTS: Final = frozenset(name for name, kind in KINDS.items() if kind == "STRING")
+
+ATTRIBUTES: Final = "Attributes"
+
+
+class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
+    """A FlowFile that a queue holds.
+
+    `file`: container, section and identifier of the resource claim in which its content lies, with slashes between;
+    empty: it has none. `start`: of the content in that file, in bytes. `attributes` only where they were asked for.
+    """
+
+    queue: str
+    file: str
+    start: int
+    size: int
+    queued_millis: int
+    attributes: dict[str, str] | None = None
+
+
+class FlowFileUpdate(msgspec.Struct, frozen=True, gc=False):
+    """One record of a journal. `swap` and `former`: names of swap files."""
+
+    action: str
+    id: int
+    flowfile: NiFiFlowFile | None
+    swap: str
+    former: str
+
+
+class FlowFileMap:
+    """All FlowFiles that are not in swap files, by their number, and the names of the swap files."""
+
+    def __init__(self) -> None:
+        self.flowfiles: dict[int, NiFiFlowFile] = {}
+        self.swaps: set[str] = set()
+
+    def apply(self, updates: Iterable[FlowFileUpdate]) -> None:
+        """As `HashMapSnapshot.update` does."""
+        for update in updates:
+            action = update.action
+            if action in ("SWAP_OUT", "SWAP_FILE_RENAMED"):
+                self.swaps.discard(update.former)
+                self.swaps.add(update.swap)
+            elif action in ("SWAP_IN", "SWAP_FILE_DELETED"):
+                self.swaps.discard(update.swap)
+            if update.flowfile is not None:
+                self.flowfiles[update.id] = update.flowfile
+            else:
+                self.flowfiles.pop(update.id, None)
+
+
+class RecordFormat:
+    """Reads the records of one file, as its header describes them. Strings that are the same are one object."""
+
+    def __init__(self, fields: tuple[SchemaField, ...], *, attributes: bool, queue: str = "") -> None:
+        """`queue`: whose records these are, where they do not say so themselves."""
+        _check(fields)
+        wanted = TEXTS | {ATTRIBUTES} if attributes else TEXTS
+        self._read: Read = reader(fields, wanted)
+        self._attributes = attributes
+        self._queue = queue
+        self._strings: dict[str, str] = {}
+        self._files: dict[tuple[str, str, str], str] = {}
+
+    @classmethod
+    def from_header(
+        cls, serde: str, version: int, data: bytes, at: int, *, attributes: bool
+    ) -> tuple["RecordFormat", int]:
+        """The format that a checkpoint or journal states at this position, and the position behind it.
+
+        NotSurveyable if what wrote it encrypts, or is newer than what is known here.
+        """
+        check_writer(serde, version)
+        fields, at = read_schema(data, at)
+        return cls(fields, attributes=attributes), at
+
+    def update(self, data: bytes, at: int) -> tuple[FlowFileUpdate | str, int]:
+        """The record at this position, or the path of the file in which it and those after it were put, and what is
+        behind.
+        """
+        sentinel = data[at]
+        if sentinel == EXTERNAL:
+            return text(data, at + 1)
+        if sentinel != INLINE:
+            raise Unparsable(f"no record begins with the byte {sentinel}")
+        values: dict[str, Any] = {}
+        at = self._read(data, at + 1, values)
+        return self._update(values), at
+
+    def inline(self, data: bytes, at: int) -> tuple[FlowFileUpdate, int]:
+        """The same where nothing is put into other files."""
+        found, at = self.update(data, at)
+        if isinstance(found, str):
+            raise Unparsable("a reference to another file where there are none")
+        return found, at
+
+    def flowfile(self, data: bytes, at: int) -> tuple[NiFiFlowFile, int]:
+        """A FlowFile of a swap file, where records are neither marked nor named."""
+        values: dict[str, Any] = {}
+        at = self._read(data, at, values)
+        try:
+            return self._flowfile(values), at
+        except KeyError as error:
+            raise Unparsable(f"a FlowFile without {error}") from error
+
+    def _update(self, values: dict[str, Any]) -> FlowFileUpdate:
+        action = values.get("Action", "")
+        swap = _name(values.get("Swap Location", ""))
+        try:
+            if action in ("CREATE", "UPDATE", "SWAP_IN"):
+                return FlowFileUpdate(action, values["Record ID"], self._flowfile(values), swap, "")
+            if action in ("DELETE", "CONTENTMISSING", "SWAP_OUT"):
+                return FlowFileUpdate(action, values["Record ID"], None, swap, "")
+        except KeyError as error:
+            raise Unparsable(f"a record without {error}") from error
+        if action in ("SWAP_FILE_DELETED", "SWAP_FILE_RENAMED"):
+            return FlowFileUpdate(action, -1, None, swap, _name(values.get("Original Swap Location", "")))
+        raise Unparsable(f"a record of the unknown kind {action[:40]!r}")
+
+    def _flowfile(self, values: dict[str, Any]) -> NiFiFlowFile:
+        size, start, file = values["FlowFile Size"], 0, ""
+        if "Identifier" in values:
+            start = values["Resource Claim Offset"] + values["Content Claim Offset"]
+            file = self._file((values["Container"], values["Section"], values["Identifier"]))
+        if size < 0 or start < 0:
+            raise Unparsable("a FlowFile whose content has a negative size or place")
+        return NiFiFlowFile(
+            self._shared(values.get("Queue Identifier") or self._queue),
+            file,
+            start,
+            size,
+            values["Queued Date"],
+            values.get(ATTRIBUTES, {}) if self._attributes else None,
+        )
+
+    def _file(self, parts: tuple[str, str, str]) -> str:
+        known = self._files.get(parts)
+        if known is None:
+            if any(part in ("", ".", "..") or "/" in part or "\0" in part for part in parts):
+                raise Unparsable("a resource claim whose name leads out of its folder")
+            known = self._files[parts] = "/".join(parts)
+        return known
+
+    def _shared(self, string: str) -> str:
+        return self._strings.setdefault(string, string)
+
+
+def check_writer(serde: str, version: int) -> None:
+    """NotSurveyable if FlowFiles written by this class, in this version, can't be read."""
+    if "Encrypted" in serde:
+        raise NotSurveyable(
+            f"the FlowFile repository is encrypted ({serde.rpartition('.')[2]}): it can't be read without NiFi's key"
+        )
+    if serde != SERDE or not 0 < version <= SERDE_VERSION_MAX:
+        raise NotSurveyable(
+            f"the FlowFile repository is of the format {serde.rpartition('.')[2][:80]}, version {version}: read are "
+            f"{SERDE.rpartition('.')[2]} up to version {SERDE_VERSION_MAX}, which NiFi 1.16 to 2.11 write"
+        )
+
+
+def _name(location: str) -> str:
+    """A swap file is named by its absolute path, which is another one where a copy of the repository is read."""
+    return location.replace("\\", "/").rpartition("/")[2]
+
+
+def _check(fields: tuple[SchemaField, ...]) -> None:
+    for field in fields:
+        kind = KINDS.get(field.name)
+        if (kind is not None and field.kind != kind) or (field.name == ATTRIBUTES and field.kind != "MAP"):
+            raise Unparsable(f"a schema in which {field.name!r} is of the type {field.kind[:40]!r}")
+        if field.kind != "MAP":
+            _check(field.fields)

@@ -1,0 +1,178 @@
+"""Where a NiFi keeps its repositories, as its nifi.properties says, and the names of its queues, as its flow says."""
+
+import gzip
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from ullage.errors import InvalidArgument
+from ullage.nifi.trouble import NiFiDamage, NotSurveyable
+
+PROPERTIES: Final = "nifi.properties"
+PROPERTIES_BYTES_MAX: Final = 4 << 20
+FLOW_BYTES_MAX: Final = 512 << 20
+"""Of a flow.json that is unpacked; large ones have some 100 MB."""
+
+CONTAINER: Final = "nifi.content.repository.directory."
+
+IMPLEMENTATIONS: Final = {
+    "nifi.flowfile.repository.implementation": "WriteAheadFlowFileRepository",
+    "nifi.flowfile.repository.wal.implementation": "SequentialAccessWriteAheadLog",
+    "nifi.content.repository.implementation": "FileSystemRepository",
+    "nifi.swap.manager.implementation": "FileSystemSwapManager",
+}
+"""What each repository must be kept by to be read here; all that NiFi ships by default."""
+
+ENCRYPTED: Final = "nifi.repository.encryption.protocol.version"
+
+ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class NiFiHome(msgspec.Struct, frozen=True):
+    """The directories of one NiFi. `containers`: of its content repository, by name. `flow`: empty if not known."""
+
+    flowfiles: str
+    containers: dict[str, str]
+    flow: str = ""
+    is_archiving: bool = True
+
+
+def find_home(path: str) -> NiFiHome:
+    """What nifi.properties says: `path` is that file, its folder, or the folder in which NiFi was unpacked.
+
+    InvalidArgument if there is none, or one without repositories. NotSurveyable if they can't be read here.
+    """
+    for candidate in (path, os.path.join(path, PROPERTIES), os.path.join(path, "conf", PROPERTIES)):
+        if os.path.isfile(candidate):
+            return home_of(properties_of(candidate), os.path.dirname(os.path.dirname(os.path.abspath(candidate))))
+    raise InvalidArgument(f"{path} is no nifi.properties, and no folder that has one or has one in conf/")
+
+
+def home_of(properties: Mapping[str, str], base: str) -> NiFiHome:
+    """`base`: what NiFi's relative paths begin at, the folder in which it was unpacked."""
+    _refuse(properties)
+    containers = {
+        name.removeprefix(CONTAINER): os.path.join(base, value)
+        for name, value in properties.items()
+        if name.startswith(CONTAINER) and value
+    }
+    flowfiles = properties.get("nifi.flowfile.repository.directory", "")
+    if not containers or not flowfiles:
+        raise InvalidArgument("these properties name no FlowFile repository, or no container of a content repository")
+    # NiFi 1 has its flow twice: as XML, which the first property names there, and as JSON.
+    flow = properties.get("nifi.flow.configuration.json.file") or properties.get("nifi.flow.configuration.file", "")
+    return NiFiHome(
+        flowfiles=os.path.join(base, flowfiles),
+        containers=containers,
+        flow=os.path.join(base, flow) if ".json" in flow else "",
+        is_archiving=properties.get("nifi.content.repository.archive.enabled", "true").strip().lower() != "false",
+    )
+
+
+def properties_of(path: str) -> dict[str, str]:
+    """What java.util.Properties reads from a file. InvalidArgument if it is too large to be one."""
+    with open(path, "rb") as file:
+        data = file.read(PROPERTIES_BYTES_MAX + 1)
+    if len(data) > PROPERTIES_BYTES_MAX:
+        raise InvalidArgument(f"{path} has more than {PROPERTIES_BYTES_MAX:,} bytes: it is no nifi.properties")
+    found = {}
+    for line in _logical_lines(data.decode("utf-8", "replace")):
+        match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL)
+        if match:
+            found[_unescaped(match.group(1))] = _unescaped(match.group(2)).strip()
+    return found
+
+
+def queue_names(path: str) -> tuple[dict[str, str], list[NiFiDamage]]:
+    """Of each queue, by its identifier, what a person calls it: its name, or from where to where it leads.
+
+    The flow only helps: where it can't be read, the queues have their identifiers, and the damage says so.
+    """
+    names: dict[str, str] = {}
+    if not path:
+        return names, []
+    try:
+        with gzip.open(path) as file:
+            data = file.read(FLOW_BYTES_MAX + 1)
+        if len(data) > FLOW_BYTES_MAX:
+            raise ValueError(f"it has more than {FLOW_BYTES_MAX:,} bytes")
+        _collect(msgspec.json.decode(data, type=_Flow).rootGroup, "", names)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        return names, [NiFiDamage(path, f"the queues have no names: {error}", loses_flowfiles=False)]
+    return names, []
+
+
+class _End(msgspec.Struct):
+    name: str | None = None
+    type: str | None = None
+
+
+class _Connection(msgspec.Struct):
+    identifier: str
+    instanceIdentifier: str | None = None  # noqa: N815 - as NiFi's flow has it
+    name: str | None = None
+    source: _End | None = None
+    destination: _End | None = None
+
+
+class _Group(msgspec.Struct):
+    name: str | None = None
+    connections: list[_Connection] = []
+    processGroups: list["_Group"] = []  # noqa: N815 - as NiFi's flow has it
+
+
+class _Flow(msgspec.Struct):
+    rootGroup: _Group  # noqa: N815 - as NiFi's flow has it
+
+
+def _collect(group: _Group, where: str, names: dict[str, str]) -> None:
+    for connection in group.connections:
+        ends = " -> ".join(_called(end) for end in (connection.source, connection.destination))
+        name = f"{connection.name}: {ends}" if connection.name else ends
+        # In memory, and so in the repository, a queue goes by the identifier of this instance of the flow.
+        names[connection.instanceIdentifier or connection.identifier] = f"{where}{name}"
+    for below in group.processGroups:
+        _collect(below, f"{where}{below.name or '?'} / ", names)
+
+
+def _called(end: _End | None) -> str:
+    return (end.name or (end.type or "?").lower()) if end else "?"
+
+
+def _refuse(properties: Mapping[str, str]) -> None:
+    if properties.get(ENCRYPTED):
+        raise NotSurveyable(f"this NiFi encrypts its repositories ({ENCRYPTED}): they can't be read without its key")
+    for name, kept_by in IMPLEMENTATIONS.items():
+        value = properties.get(name, "")
+        if value and value.rpartition(".")[2] != kept_by:
+            why = "it encrypts" if "Encrypted" in value else f"read is what {kept_by} keeps"
+            raise NotSurveyable(f"{name} is {value}: {why}")
+
+
+def _logical_lines(content: str) -> Iterator[str]:
+    """Without comments; a line that ends in a backslash goes on in the next one."""
+    begun = ""
+    for natural in content.splitlines():
+        line = natural.lstrip()
+        if not begun and line[:1] in ("", "#", "!"):
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            begun += line[:-1]
+            continue
+        yield begun + line
+        begun = ""
+    if begun:
+        yield begun
+
+
+def _unescaped(value: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        escaped = match.group(1)
+        return chr(int(escaped[1:], 16)) if len(escaped) > 1 else ESCAPED.get(escaped, escaped)
+
+    return ESCAPE.sub(one, value)

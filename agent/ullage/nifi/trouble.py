@@ -1,0 +1,36 @@
+"""What keeps a NiFi's file from being read, and how it is told."""
+
+import msgspec
+
+from ullage.errors import InvalidArgument
+
+
+class NotSurveyable(InvalidArgument):
+    """This NiFi keeps its repositories in a way that can't be read here: encrypted, in memory, or of an old format."""
+
+
+class NeedsMore(Exception):
+    """The bytes at hand end amid a value: more of the file may complete it."""
+
+
+class TornFile(Exception):
+    """The file ends amid a value, as one does that is being written, or was when its writer died. `position`: where."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(f"it ends at byte {position:,} amid a record")
+        self.position = position
+
+
+class Unparsable(ValueError):
+    """These bytes are nothing that NiFi writes."""
+
+
+class NiFiDamage(msgspec.Struct, frozen=True):
+    """A file that is damaged or missing, and what follows from that.
+
+    `loses_flowfiles`: there may be FlowFiles that were not read, so that what looks dead may be theirs.
+    """
+
+    file: str
+    what: str
+    loses_flowfiles: bool

@@ -1,0 +1,221 @@
+"""`ullage backup` and `ullage restore`: copies of a repository, in directories and buckets."""
+
+import functools
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+import ullage
+from ullage.interface.buckets import Bucket
+from ullage.wire.upkeep import KEPT_MAX, BackupGeneration, Keep
+from ullage_agent.cli.choice import ChosenRepository
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.options import (
+    FILE,
+    PAIR,
+    Function,
+    Group,
+    command,
+    json_output,
+    on_bucket,
+    on_repository,
+    option,
+    with_options,
+)
+from ullage_agent.cli.output import bar, many, print_json, print_table, say, size, tell, tell_or_print
+from ullage_agent.cli.upkeep import interruptible, named
+
+WRITE = "write"
+SOURCE = "A backup: its directory, or s3://BUCKET/PREFIX."
+PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
+KEPT = ("last", *PERIODS)
+
+
+class ShareOption(click.ParamType[float]):
+    """A part of the whole, such as 5% or 0.05."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number, percent, rest = str(value).partition("%")
+        try:
+            share = float(number) / (100 if percent else 1)
+        except ValueError:
+            share = math.nan
+        if rest or not 0 <= share <= 1:
+            self.fail(f"{value!r} is no share: say 5% or 0.05", param, ctx)
+        return share
+
+
+class BackupGroup(Group):
+    """What is no command of its own is where a backup goes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = [WRITE, *args]
+        return super().parse_args(ctx, args)
+
+
+def _keeping(function: Function) -> Function:
+    """A command that gets `keep`: the rule that --keep-* say, None if none of them is said."""
+
+    @functools.wraps(function)
+    def wrapped(**given: Any) -> Any:
+        said = {name: given.pop(f"keep_{name}") for name in KEPT}
+        kept = {name: count for name, count in said.items() if count is not None}
+        return function(keep=Keep(**kept) if kept else None, **given)
+
+    return with_options(wrapped, [_kept(name) for name in KEPT])
+
+
+def _kept(name: str) -> Callable[[Function], Function]:
+    what = "generations, whenever they were written" if name == "last" else f"{PERIODS[name]}, one generation of each"
+    return option(
+        f"--keep-{name}",
+        type=click.IntRange(0, KEPT_MAX),
+        metavar="N",
+        section="Generations",
+        help=f"Keep N {what}.",
+    )
+
+
+@click.group(cls=BackupGroup)
+def backup() -> None:
+    """Bring a backup up to date, or begin one: `ullage backup DEST`, which is `ullage backup write DEST`."""
+
+
+@backup.command(WRITE)
+@click.argument(
+    "destination", metavar="DEST", help="A directory of its own, best on another disk; or s3://BUCKET/PREFIX."
+)
+@_keeping
+@on_bucket
+@on_repository
+def write(where: ChosenRepository, destination: str | Bucket, keep: Keep | None, as_json: bool) -> None:
+    """Bring a backup up to date, or begin one: `ullage backup DEST`. What DEST has already is not copied again.
+
+    Each run is a generation. Say once which stay: --keep-daily 7 --keep-weekly 4, as with restic or borg; what none of
+    them needs is removed. If that was never said, the newest stays alone.
+
+    Interrupted at any point, DEST holds the last whole backup, and the next run goes on where this one was. A service
+    writes it where it runs, to the directories and buckets that its configuration allows.
+
+    Content that can't be read is named, and kept as the last backup has it; if that does not have it either, the exit
+    code is 11.
+    """
+    if where.is_served and isinstance(destination, Bucket):
+        if any(map(where.is_written, ("endpoint", "region", "ca_file", "credentials_file"))):
+            raise click.UsageError("how a service reaches a bucket its spec.service.backupBuckets says: leave that out")
+        destination = Bucket(url=destination.url)  # without what this shell's environment says
+    with where.opened() as repository, bar("Copying", None) as progress:
+        report = repository.backup(destination, keep=keep, on_progress=interruptible(progress))
+    for each in report.lost:
+        say(f"not in the backup: {named(each)}")
+    for each in report.saved:
+        say(f"kept from the last backup: {named(each)}")
+    tell_or_print(
+        msgspec.to_builtins(report),
+        f"copied {many(report.copied_files, 'file')}, {size(report.copied_bytes)}; had {report.kept_files:,} already, "
+        f"{size(report.kept_bytes)}; up to transaction {report.last_id:,}; generation {report.generation:,}, "
+        f"{many(report.generations, 'generation')} in all",
+        as_json,
+    )
+    if report.lost:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
+@backup.command("list")
+@click.argument("source", metavar="SRC", help=SOURCE)
+@on_bucket
+@json_output
+def list_generations(source: str | Bucket, as_json: bool) -> None:
+    """Show the generations of a backup, oldest first. `ullage restore --generation N` takes one of them."""
+    found = ullage.generations(source)
+    if as_json:
+        print_json({"generations": msgspec.to_builtins(found)})
+        return
+    print_table(
+        (">generation", "written (UTC)", ">up to transaction", ">files", ">size"),
+        [(each.sequence, _time(each), f"{each.last_id:,}", f"{each.files:,}", size(each.bytes)) for each in found],
+    )
+
+
+@backup.command()
+@click.argument("source", metavar="SRC", help=SOURCE)
+@option("--generation", type=int, metavar="N", help="This one alone; else all.")
+@option(
+    "--sample",
+    type=ShareOption(),
+    default="100%",
+    metavar="SHARE",
+    help="Read so much of it, such as 5%; look for all.",
+)
+@option("--seed", type=int, metavar="N", help="Read the files that this number draws; else others each time.")
+@on_bucket
+@json_output
+def verify(source: str | Bucket, generation: int | None, sample: float, seed: int | None, as_json: bool) -> None:
+    """Read a backup and compare its checksums, all of it or a sample; nothing is written.
+
+    What is damaged is named, with the generations that need it, and the exit code is 1. Move such a file away, and back
+    up again: what the repository still has is copied anew, and the newest generation is whole.
+    """
+    with bar("Verifying", None) as progress:
+        found = ullage.verify_backup(
+            source, generation=generation, sample=sample, seed=seed, on_progress=interruptible(progress)
+        )
+    for each in found.damaged:
+        say(f"damaged: {each.path}, of generation {', '.join(map(str, each.generations))}: {each.reason}")
+    tell_or_print(
+        msgspec.to_builtins(found),
+        f"looked for {many(found.files, 'file')}, {size(found.bytes)}, of {many(found.generations, 'generation')}; "
+        f"read {found.read_files:,}, {size(found.read_bytes)} (seed {found.seed}): {found.damaged_files:,} damaged",
+        as_json,
+    )
+    if found.damaged_files:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
+
+
+@command()
+@click.argument("source", metavar="SRC", help=SOURCE)
+@click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
+@option(
+    "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
+)
+@option("--generation", type=int, metavar="N", help="One that `ullage backup list` names; else the newest.")
+@on_bucket
+@json_output
+def restore(
+    source: str | Bucket, root: Path, containers: tuple[tuple[str, str], ...], generation: int | None, as_json: bool
+) -> None:
+    """Make a repository from a backup, every byte checked.
+
+    Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
+    with what is in ROOT when it is said again.
+    """
+    with bar("Restoring", None) as progress:
+        made = ullage.restore(
+            source, root, containers=dict(containers), generation=generation, on_progress=progress.reach
+        )
+    for problem in made.check.problems:
+        say(f"problem: {problem}")
+    if as_json:
+        checked = {"problems": made.check.problems, "flow_files": made.check.flow_files}
+        print_json(msgspec.to_builtins(made.backup) | checked)
+    else:
+        tell(
+            f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
+            f"{made.backup.kept_files:,} already; up to transaction {made.backup.last_id:,}: "
+            f"{made.check.flow_files:,} FlowFiles and handles, "
+            f"{many(len(made.check.problems), 'problem')}"
+        )
+    if made.check.problems:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
+
+
+def _time(generation: BackupGeneration) -> str:
+    return datetime.fromtimestamp(generation.created_millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,151 @@
+"""`ullage nifi`: an Apache NiFi's own repositories, read where they lie, beside a NiFi that runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.options import PAIR, Group, json_output, option
+from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
+
+if TYPE_CHECKING:
+    from ullage.nifi.home import NiFiHome
+    from ullage.nifi.survey import Band, NiFiSurvey
+
+USES = {
+    "live": "some FlowFile's content",
+    "dead_middles": "dead, with live bytes behind it in the same file: NiFi never frees this",
+    "dead_tails": "dead, at the end of a file that is still held",
+    "dead_files": "whole files that no FlowFile refers to: NiFi removes them, at its next start at the latest",
+    "unsettled": "written to in the last 10 minutes: a processor may be at work on it",
+    "archive": "kept for replays, as nifi.content.repository.archive.* says",
+    "foreign": "files that NiFi did not name",
+}
+
+FLOWFILES = option(
+    "--flowfile-repository", metavar="DIR", help="Instead of CONF: the directory of the FlowFile repository."
+)
+CONTAINERS = option(
+    "--content-repository",
+    "containers",
+    type=PAIR,
+    multiple=True,
+    metavar="NAME=DIR",
+    help="With --flowfile-repository: a container of the content repository, named as in nifi.properties.",
+)
+FLOW = option("--flow", metavar="FILE", default="", help="With --flowfile-repository: flow.json.gz, for queues' names.")
+
+
+@click.group(cls=Group)
+def nifi() -> None:
+    """Read the repositories of an Apache NiFi, 1.16 to 2.11, where they lie. Nothing is changed or locked.
+
+    CONF is NiFi's nifi.properties, the folder that it is in, or the one in which NiFi was unpacked.
+    """
+
+
+@nifi.command()
+@click.argument("conf", required=False)
+@option("--files", "listed", type=click.IntRange(0, 100_000), default=10, help="How many of the worst files are told.")
+@json_output
+@FLOWFILES
+@CONTAINERS
+@FLOW
+def survey(
+    conf: str | None,
+    listed: int,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    flow: str,
+) -> None:
+    """Show what holds the disk of a NiFi, running or stopped: live and dead content, by queue, age, size and file.
+
+    NiFi keeps many contents in one file, and the file until the last FlowFile is gone that refers to any of them. In a
+    queue's row `dead` is what else lies in the files of its FlowFiles, and `alone` what comes back when this queue is
+    emptied. The FlowFiles are those of one moment of NiFi's, named by its transaction.
+    """
+    from ullage.clock import Clock
+    from ullage.nifi.surveying import survey_nifi
+
+    found = survey_nifi(_home(conf, flowfile_repository, dict(containers), flow), Clock(), listed)
+    if as_json:
+        print_json(msgspec.to_builtins(found) | {"ratio": found.space.ratio})
+    else:
+        _print(found)
+    for damage in found.damages:
+        say(f"{damage.file}: {damage.what}")
+    if not found.is_complete:
+        say("Not all FlowFiles could be read: what is dead here may be theirs.")
+        sys.exit(ExitCode.INCOMPLETE)
+
+
+def _home(conf: str | None, flowfiles: str | None, containers: dict[str, str], flow: str) -> NiFiHome:
+    from ullage.nifi.home import NiFiHome, find_home
+
+    if conf is not None and flowfiles is None and not containers:
+        return find_home(conf)
+    if conf is not None or flowfiles is None or not containers:
+        raise click.UsageError("name CONF, or --flowfile-repository and a --content-repository for each container")
+    for path in containers.values():
+        if not os.path.isdir(path):
+            raise click.UsageError(f"{path} is no directory")
+    return NiFiHome(flowfiles, containers, flow)
+
+
+def _print(found: NiFiSurvey) -> None:
+    space = found.space
+    use = "in use" if found.is_in_use else "at rest"
+    tell(
+        f"{many(found.flowfiles, 'FlowFile')} in {many(len(found.queues), 'queue')} at transaction "
+        f"{found.transaction}, {moment(found.millis)}, {use}"
+    )
+    ratio = f", {space.ratio:.1f} times as much" if space.ratio is not None else ""
+    tell(f"{size(space.allocated)} on disk for {size(space.live)} of live content{ratio}")
+    tell("")
+    uses = [(use.replace("_", " "), size(getattr(space, use)), meaning) for use, meaning in USES.items()]
+    print_table(("use", ">bytes", "what it is"), uses, ("", size(space.size), many(space.files, "file")))
+    if found.missing:
+        tell(f"Not on disk: {size(found.missing_bytes)} of the content of {many(found.missing, 'FlowFile')}")
+    tell("")
+    print_rows(
+        ("queue", ">FlowFiles", ">bytes", ">files", ">dead", ">alone", "oldest"),
+        [
+            (
+                *(each.name, f"{each.flowfiles:,}", size(each.size), f"{each.files:,}"),
+                *(size(each.dead), size(each.alone), moment(each.oldest_millis)),
+            )
+            for each in found.queues
+        ],
+    )
+    tell("")
+    print_table(("held by FlowFiles", ">FlowFiles", ">bytes", ">files", ">dead"), _bands(found))
+    if found.files:
+        tell("")
+        print_rows(
+            ("file", ">bytes", ">live", ">dead", ">FlowFiles", ">largest", "oldest", "queues"),
+            [
+                (
+                    *(each.file, size(each.size), size(each.live), size(each.dead_middles + each.dead_tails)),
+                    *(f"{each.flowfiles:,}", size(each.largest), moment(each.oldest_millis), ", ".join(each.queues)),
+                )
+                for each in found.files
+            ],
+        )
+
+
+def _bands(found: NiFiSurvey) -> Iterator[tuple[str, ...]]:
+    """Files by the FlowFile that waits longest, then by the largest one."""
+
+    def row(title: str, band: Band) -> tuple[str, ...]:
+        counts = (f"{band.flowfiles:,}", size(band.size), f"{band.files:,}", size(band.dead))
+        return f"{title}: {band.name}", *counts
+
+    yield from (row("waiting", band) for band in found.ages)
+    yield from (row("size", band) for band in found.sizes)

@@ -1,0 +1,74 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.nifi.samples import NAMES, home_of_sample, truth, unpacked
+from ullage_agent.cli.app import app
+
+RUNNER = CliRunner(env={"COLUMNS": "400"})
+NAME = next(name for name in NAMES if name.endswith("killed"))
+QUEUES = 3
+
+
+def ullage(*arguments: object, expect: int = 0) -> Result:
+    result = RUNNER.invoke(app, ["nifi", "survey", *map(str, arguments)])
+    assert result.exit_code == expect, result.output
+    return result
+
+
+@pytest.fixture
+def nifi(tmp_path: Path) -> Path:
+    """A NiFi as it is unpacked, with repositories that NiFi's classes wrote."""
+    place = unpacked(NAME, tmp_path)
+    (place / "conf").mkdir()
+    (place / "conf" / "nifi.properties").write_text(
+        "nifi.flowfile.repository.directory=./flowfile_repository\n"
+        "nifi.content.repository.directory.default=./content_repository\n"
+        "nifi.content.repository.directory.second=./content_second\n"
+    )
+    return place
+
+
+def test_people_see_what_holds_the_disk(nifi: Path) -> None:
+    """How many FlowFiles, how much for how much, the uses, queues, bands and files."""
+    shown = ullage(nifi, "--files", 2).stdout
+
+    assert shown.startswith(f"{len(truth(nifi))} FlowFiles in {QUEUES} queues at transaction ")
+    for words in ("times as much", "dead middles", "archive", "waiting: a week or more", "size: empty", "alone"):
+        assert words in shown
+    assert shown.count("default/") + shown.count("second/") == 2
+
+
+def test_programs_get_one_document_from_properties_or_directories(nifi: Path) -> None:
+    """Both ways lead to the same figures."""
+    home = home_of_sample(nifi)
+    containers = [word for item in home.containers.items() for word in ("--content-repository", "=".join(item))]
+
+    by_properties: dict[str, Any] = json.loads(ullage(nifi / "conf" / "nifi.properties", "--json").stdout)
+    by_directories = json.loads(ullage("--json", "--flowfile-repository", home.flowfiles, *containers).stdout)
+
+    assert by_properties["flowfiles"] == len(truth(nifi))
+    assert by_properties["space"] == by_directories["space"]
+    assert by_properties["ratio"] == by_properties["space"]["allocated"] / by_properties["space"]["live"]
+
+
+def test_a_survey_without_some_flowfiles_ends_with_its_own_code(nifi: Path) -> None:
+    """The figures are there all the same, and stderr names what could not be read."""
+    (overflow,) = (nifi / "flowfile_repository" / "journals").glob("overflow-*/*")
+    overflow.unlink()
+
+    result = ullage(nifi, expect=11)
+
+    assert overflow.name in result.stderr
+    assert "may be theirs" in result.stderr
+    assert "dead middles" in result.stdout
+
+
+def test_wrong_usage_says_what_to_name(nifi: Path) -> None:
+    """Neither, or both, or half."""
+    for arguments in ((), (nifi, "--flowfile-repository", "x"), ("--flowfile-repository", nifi)):
+        assert "name CONF, or --flowfile-repository" in ullage(*arguments, expect=2).stderr
+    assert "no nifi.properties" in ullage(nifi / "flowfile_repository", expect=2).stderr
