@@ -82,10 +82,10 @@ def test_answers_that_nobody_takes_have_room_or_are_not_made(running: Running) -
     all the same, and whoever takes an answer, or goes away, gives the room back.
     """
     budget = running.server.budget
-    id = running.client.post("/v1/handles", content=bytes(12 * MB)).json()["id"]
+    id = running.client.post("/v1/handles", content=bytes(18 * MB)).json()["id"]
     batch = json.dumps({"ids": [id]}).encode()
     with asking(running, "/v1/handles/batch/get", batch):
-        until(lambda: 16 * MB <= budget._total < 17 * MB, "the answer to be made")
+        until(lambda: 24 * MB <= budget._total < 25 * MB, "the answer to be made")
 
         refused = running.client.post("/v1/handles/batch/get", json={"ids": [id]})
         small = running.client.post("/v1/handles/batch/get", json={"ids": ["nothing"]})
@@ -93,7 +93,7 @@ def test_answers_that_nobody_takes_have_room_or_are_not_made(running: Running) -
         assert (refused.status_code, refused.json()["slug"], small.status_code) == (503, "busy", 200)
         assert "decoded_bytes" in refused.json()["detail"]
     until(lambda: budget._total == 0, "the room to be given back")
-    assert len(running.client.post("/v1/handles/batch/get", json={"ids": [id]}).content) > 16 * MB
+    assert len(running.client.post("/v1/handles/batch/get", json={"ids": [id]}).content) > 24 * MB
     until(lambda: budget._total == 0, "the room of what was taken to be given back")
 
 

@@ -31,10 +31,20 @@ class LazyRows(Generic[D]):
     def __init__(self, records: Sequence[Any], document: Callable[[Any], D], bytes_of: Callable[[Any], int]) -> None:
         self._records = records
         self._document = document
-        self.answer_bytes = sum(map(bytes_of, records))
+        self._sizes = list(map(bytes_of, records))
+        self.answer_bytes = sum(self._sizes)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._records)
 
     def __iter__(self) -> Iterator[D]:
         return map(self._document, self._records)
+
+    def sized(self) -> Iterator[tuple[D, int]]:
+        """Each with what it takes as JSON, at most."""
+        return zip(self, self._sizes, strict=True)
 
 
 def flow_file_rows(records: Sequence[FlowFileRecord]) -> LazyRows[FlowFile]:

@@ -69,8 +69,8 @@ class RecordedState:
         self.millis = millis
         self.careful.take(transaction, millis, found, place)
 
-    def freeze(self) -> Iterable[list[Operation]]:
-        beside: Iterable[list[Operation]]
+    def freeze(self) -> Iterable[Sequence[Operation]]:
+        beside: Iterable[Sequence[Operation]]
         if self._has_runs:
             beside = self._spaces.freeze()
         else:
@@ -86,8 +86,8 @@ class RecordedState:
 
 
 def _blocks(
-    beside: Iterable[list[Operation]], records: Iterable[list[Operation]], newest: Sequence[RecordedTransaction]
-) -> Iterator[list[Operation]]:
+    beside: Iterable[Sequence[Operation]], records: Iterable[Sequence[Operation]], newest: Sequence[RecordedTransaction]
+) -> Iterator[Sequence[Operation]]:
     """Each transaction is a block of its own: it may be as large as a frame."""
     yield from beside
     yield from records

@@ -44,9 +44,6 @@ OBJECTS_BYTES: Final = 16 * MIB
 (`ullage/engine/batches.py`), or those of one FlowFile.
 """
 
-ENCODED_TIMES: Final = 3
-"""What contents take while they become one answer, as a multiple of their bytes: themselves, and base64 that grows."""
-
 DECODED_TIMES: Final = 24
 """What JSON takes as objects, as a multiple of its bytes: a mapping of short names to short texts that much, most
 others a tenth of it.

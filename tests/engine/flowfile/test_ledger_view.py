@@ -1,5 +1,5 @@
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -59,7 +59,7 @@ def state_of(ledger: Ledger) -> dict[str, object]:
     }
 
 
-def loaded(blocks: Iterable[list[Operation]]) -> dict[str, object]:
+def loaded(blocks: Iterable[Sequence[Operation]]) -> dict[str, object]:
     """The state that a start would have after this snapshot."""
     ledger = Ledger(no_swap)
     for block in blocks:
@@ -155,7 +155,7 @@ def test_a_view_is_one_moment(seed: int, first: int, steps: list[int]) -> None:
     before = state_of(writer.ledger)
     reading = iter(writer.ledger.freeze())
     writer.commit(IndexCeiling(9_999), QueueDefinition(1, "q", "NewestFirst", "priority", 0, 0, 0))
-    read: list[list[Operation]] = []
+    read: list[Sequence[Operation]] = []
     for count in [first, *steps, 0]:
         for _ in range(count):
             writer.step()

@@ -24,6 +24,7 @@ from ullage.engine.model import (
     new_uuids,
     parse_uuid,
 )
+from ullage.engine.wal.serde import EncodedRecords, SerDe
 from ullage.errors import HandleNotFound, RepositoryDamaged
 
 
@@ -123,6 +124,17 @@ def test_two_uuids_side_by_side_are_no_third_one() -> None:
     assert packed.find(between) is None
     packed.add([third])
     assert packed.find(between) == third
+
+
+def test_a_snapshot_has_packed_handles_as_it_has_others() -> None:
+    """Byte for byte; and whoever looks at some of a block sees records."""
+    choose = random.Random(2)
+    records = [handle(choose, number) for number in range(300)]
+    found = EncodedRecords(HandlePack().with_more(records).encoded())
+
+    assert SerDe().encode_block(found) == SerDe().encode_block(records)
+    assert SerDe().encode_block(found[100:200]) == SerDe().encode_block(records[100:200])
+    assert (len(found), list(found), found[7]) == (300, records, records[7])
 
 
 class Busy(dict[bytes, FlowFileRecord]):

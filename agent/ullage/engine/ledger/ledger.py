@@ -131,7 +131,7 @@ class Ledger(LedgerState):
         if not any(type(other) is FlowFileRecord and other.uuid == uuid for other in operations):
             raise FlowFileNotFound(f"FlowFile {format_uuid(uuid)} does not exist: nothing was written")
 
-    def load(self, operations: list[Operation]) -> None:
+    def load(self, operations: Sequence[Operation]) -> None:
         """Take in one block of a snapshot: the same operations, as of transaction 0."""
         with self._loading():
             self._take(0, 0, operations)

@@ -80,6 +80,10 @@ class HandlePack(NamedTuple):
             at = self.uuids.find(uuid, at + 1)
         return at // UUID_BYTES
 
+    def encoded(self) -> list[msgspec.Raw]:
+        """All of them, as a block of a snapshot has them."""
+        return [msgspec.Raw(_HEAD + uuid + row) for uuid, row in self._split()]
+
     def records(self) -> list[FlowFileRecord]:
         """All of them."""
         return [_decode(_HEAD + uuid + row) for uuid, row in self._split()]

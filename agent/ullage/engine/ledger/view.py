@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from ullage.engine.ledger.packed import HandlePack
-from ullage.engine.ledger.resident import KeptRecords, records_of
+from ullage.engine.ledger.resident import KeptRecords
 from ullage.engine.ledger.state import SHARDS, LedgerState
 from ullage.engine.model import FlowFileRecord, IndexCeiling, Operation
 from ullage.engine.wal.records import BLOCK_RECORDS
+from ullage.engine.wal.serde import EncodedRecords
 
 
 class LedgerView:
@@ -59,11 +60,12 @@ class LedgerView:
         """FlowFiles and handles, which are among the operations no more then."""
         return KeptRecords(part for shard in range(SHARDS) for part in self._take_records(shard))
 
-    def __iter__(self) -> Iterator[list[Operation]]:
+    def __iter__(self) -> Iterator[Sequence[Operation]]:
         """All operations, in an order that can be applied: what is referred to comes first."""
-        yield from _blocked(self._operations())
+        yield from _blocked(self._named())
+        yield from _blocked(self._naming())
 
-    def _operations(self) -> Iterator[list[Operation]]:
+    def _named(self) -> Iterator[Sequence[Operation]]:
         yield self._small
         for shard in range(SHARDS):
             with self._ledger.lock:
@@ -74,9 +76,18 @@ class LedgerView:
             self._resources[shard] = []
         yield self._relocations
         yield self._swaps
+
+    def _naming(self) -> Iterator[Sequence[Operation]]:
+        """Records: those that are packed as they are, in blocks of their own."""
         for shard in range(SHARDS):
+            encoded: list[msgspec.Raw] = []
             for part in self._take_records(shard):
-                yield records_of(part)  # type: ignore[misc]
+                if isinstance(part, HandlePack):
+                    encoded += part.encoded()
+                else:
+                    yield part
+            for at in range(0, len(encoded), BLOCK_RECORDS):
+                yield EncodedRecords(encoded[at : at + BLOCK_RECORDS])
 
     def _take_records(self, shard: int) -> Sequence[list[FlowFileRecord] | HandlePack]:
         """The records of a shard, handed out once."""
@@ -86,9 +97,12 @@ class LedgerView:
         return kept or ()
 
 
-def _blocked(runs: Iterable[list[Operation]]) -> Iterator[list[Operation]]:
+def _blocked(runs: Iterable[Sequence[Operation]]) -> Iterator[Sequence[Operation]]:
     pending: list[Operation] = []
     for run in runs:
+        if isinstance(run, EncodedRecords):
+            yield run
+            continue
         pending.extend(run)
         while len(pending) >= BLOCK_RECORDS:
             yield pending[:BLOCK_RECORDS]

@@ -489,7 +489,7 @@ class _Rotation:
 
     last_id: int
     next_sequences: dict[int, int]
-    blocks: Iterable[list[Operation]]
+    blocks: Iterable[Sequence[Operation]]
     covered: set[str]
 
 

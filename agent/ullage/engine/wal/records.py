@@ -9,7 +9,7 @@ Such a file is written once, synced, and never changed.
 
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -64,7 +64,7 @@ def write_records(
     path: str,
     magic: bytes,
     header: RecordHeader,
-    blocks: Iterable[list[Operation]],
+    blocks: Iterable[Sequence[Operation]],
     serde: SerDe,
     on_progress: Callable[[int], None] | None = None,
 ) -> int:
@@ -93,7 +93,7 @@ def _write(
     file: File,
     magic: bytes,
     header: RecordHeader,
-    blocks: Iterable[list[Operation]],
+    blocks: Iterable[Sequence[Operation]],
     serde: SerDe,
     on_progress: Callable[[int], None] | None,
 ) -> int:
@@ -112,7 +112,7 @@ def _write(
 def record_pieces(
     magic: bytes,
     header: RecordHeader,
-    blocks: Iterable[list[Operation]],
+    blocks: Iterable[Sequence[Operation]],
     serde: SerDe,
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ def record_pieces(
     yield footer + _CRC.pack(crc32c(footer))
 
 
-def _encoded(blocks: Iterable[list[Operation]], serde: SerDe) -> Iterator[tuple[list[Operation], bytes]]:
+def _encoded(blocks: Iterable[Sequence[Operation]], serde: SerDe) -> Iterator[tuple[Sequence[Operation], bytes]]:
     """Each block with its bytes; one that is too long is halved, because a reader refuses it."""
     for block in blocks:
         payload = serde.encode_block(block)

@@ -6,7 +6,7 @@ is told the version that wrote the bytes.
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import NamedTuple, get_args
+from typing import NamedTuple, get_args, overload
 
 import msgspec
 
@@ -54,6 +54,31 @@ class Undecodable(NamedTuple):
     reason: str
 
 
+_decode_record = msgspec.msgpack.Decoder(FlowFileRecord).decode
+
+
+class EncodedRecords(Sequence[Operation]):
+    """FlowFiles as `SerDe` has them in a block: it takes them as they are, and they are decoded for whoever looks."""
+
+    def __init__(self, encoded: Sequence[msgspec.Raw]) -> None:
+        self.encoded = encoded
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+    @overload
+    def __getitem__(self, index: int) -> Operation: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "EncodedRecords": ...
+
+    def __getitem__(self, index: int | slice) -> "Operation | EncodedRecords":
+        """One, or some in a row."""
+        if isinstance(index, slice):
+            return EncodedRecords(self.encoded[index])
+        return _decode_record(self.encoded[index])
+
+
 class SerDe:
     """Msgpack arrays, each operation headed by its tag (model.py).
 
@@ -81,6 +106,8 @@ class SerDe:
 
     def encode_block(self, operations: Sequence[Operation]) -> bytes:
         """A run of records in a snapshot or swap file."""
+        if isinstance(operations, EncodedRecords):
+            return self._encoder.encode(operations.encoded)
         return self._encoder.encode(operations)
 
     def decode_block(self, payload: bytes, version: int) -> list[Operation]:

@@ -81,7 +81,7 @@ class LoggedState(Protocol):
         """
         ...
 
-    def freeze(self) -> Iterable[list[Operation]]:
+    def freeze(self) -> Iterable[Sequence[Operation]]:
         """A stable view of everything applied so far, in blocks; called under the exclusive lock, so short."""
         ...
 

@@ -6,9 +6,11 @@ from typing import Any, Final
 import msgspec
 from litestar import Response
 from litestar.exceptions import HTTPException
-from litestar.types import Send
+from litestar.response.base import ASGIResponse
+from litestar.types import Receive, Send
 
 from ullage.wire.problems import BY_SLUG, PROBLEM_TYPE, ProblemDetails, is_expected, problem_of
+from ullage_agent.service.http.rows import Pieces
 from ullage_agent.service.http.served import AnyRequest
 from ullage_agent.service.log import logger
 
@@ -76,3 +78,32 @@ def _of_framework(error: HTTPException) -> ProblemDetails:
 def json(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response[bytes]:
     """A body that is encoded already."""
     return Response(body, status_code=status, media_type="application/json", headers=headers)
+
+
+class _PiecesBody(ASGIResponse):
+    """Each piece goes when the one before has been taken, and is not kept."""
+
+    __slots__ = ("pieces",)
+    pieces: Pieces
+
+    async def send_body(self, send: Send, receive: Receive) -> None:
+        """See `ASGIResponse`."""
+        for piece, more in self.pieces.take():
+            await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+class _InPieces(Response[bytes]):
+    def __init__(self, pieces: Pieces, media_type: str) -> None:
+        super().__init__(b"", media_type=media_type)
+        self._pieces = pieces
+
+    def to_asgi_response(self, *_: Any, status_code: int | None = None, **__: Any) -> ASGIResponse:
+        """See `Response`."""
+        body = _PiecesBody(content_length=self._pieces.size, media_type=self.media_type, status_code=status_code)
+        body.pieces = self._pieces
+        return body
+
+
+def in_pieces(pieces: Pieces, media_type: str = "application/json") -> Response[bytes]:
+    """An answer of the operation's status that is encoded already, and is sent once."""
+    return _InPieces(pieces, media_type)

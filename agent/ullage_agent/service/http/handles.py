@@ -2,7 +2,6 @@
 
 from typing import Annotated, Any
 
-import msgspec
 from litestar import Response
 from litestar.connection import ASGIConnection
 from litestar.params import QueryParameter
@@ -12,13 +11,15 @@ from ullage.embedded.content import HandlePut, ReadableContent
 from ullage.errors import HandleDeleted, HandleNotFound, RequestTooLarge
 from ullage.uuids import format_uuids
 from ullage.wire import operations
-from ullage.wire.content import HandleContent, HandleHead, HandlePage, StoredBatch, StoredHandle
+from ullage.wire.content import HandleHead, HandlePage, StoredBatch, StoredHandle
 from ullage.wire.documents import LifetimeName
 from ullage.wire.problems import problem_of
+from ullage_agent.service.http.answers import in_pieces
 from ullage_agent.service.http.bodies import attributes_of, contents_of, store
+from ullage_agent.service.http.reads import Found, answer_bytes, read_parts
 from ullage_agent.service.http.resources import Asked, Limit, acts, answers, gives, lifetime_of, millis_of, serves
 from ullage_agent.service.http.rows import RowsAnswer
-from ullage_agent.service.limits import ENCODED_TIMES, SMALL_BYTES
+from ullage_agent.service.limits import SMALL_BYTES
 
 Ttl = Annotated[
     str, QueryParameter(description="How long the handle lives, such as 12h. With 0s it lives until it is deleted.")
@@ -64,12 +65,12 @@ def put_batch(asked: Asked) -> StoredBatch:
 @serves(operations.GET_HANDLES)
 async def get_batch(asked: Asked) -> Response[bytes]:
     asked.note_ids(asked.data.ids)
-    found = await asked.served.call(_found_or_read, asked)
-    if not isinstance(found, bytes):
-        await asked.take_room(ENCODED_TIMES * _size_of(found))
-        found = await asked.served.call(_read_all, asked, found)
-        asked.resize_room(len(found))
-    return Response(found, media_type="application/x-msgpack" if _is_packed(asked) else "application/json")
+    is_packed = "msgpack" in asked.request.headers.get("accept", "")
+    media_type = "application/x-msgpack" if is_packed else "application/json"
+    found = await asked.served.call(_found_or_read, asked, is_packed)
+    if isinstance(found, bytes):
+        return Response(found, media_type=media_type)
+    return in_pieces(await asked.gathered(read_parts(found, is_packed=is_packed), answer_bytes(found)), media_type)
 
 
 @serves(operations.LIST_HANDLES)
@@ -95,11 +96,7 @@ def set_ttl(asked: Asked, ttl: Ttl) -> HandleHead:
     return handles.set_ttl(id, millis_of(ttl, "ttl"), also=asked.remember(handles.head(id)))
 
 
-Found = list[tuple[str, ReadableContent | str]]
-"""Each id, with its content before it is read, or the problem with it."""
-
-
-def _found_or_read(asked: Asked) -> Found | bytes:
+def _found_or_read(asked: Asked, is_packed: bool) -> Found | bytes:
     """What there is to be read; the answer itself if it is so small that it needs no room."""
     found: Found = []
     left = limit = asked.served.limits.batch_read_bytes
@@ -114,30 +111,7 @@ def _found_or_read(asked: Asked) -> Found | bytes:
         if left < 0:
             raise RequestTooLarge(f"more than {limit} bytes: read fewer handles at a time")
         found.append((id, content))
-    return found if _size_of(found) >= SMALL_BYTES else _read_all(asked, found)
-
-
-def _size_of(found: Found) -> int:
-    return sum(content.size for _, content in found if not isinstance(content, str))
-
-
-def _read_all(asked: Asked, found: Found) -> bytes:
-    read = [_read(*each) for each in found]
-    return msgspec.msgpack.encode(read) if _is_packed(asked) else msgspec.json.encode(read)
-
-
-def _read(id: str, content: ReadableContent | str) -> HandleContent:
-    if isinstance(content, str):
-        return HandleContent(id=id, problem=content)
-    try:
-        with content.open(0, content.size, 1) as stream:
-            return HandleContent(id=id, content=stream.read())
-    except (HandleNotFound, HandleDeleted) as error:
-        return HandleContent(id=id, problem=problem_of(error).slug)
-
-
-def _is_packed(asked: Asked) -> bool:
-    return "msgpack" in asked.request.headers.get("accept", "")
+    return found if answer_bytes(found) >= SMALL_BYTES else b"".join(read_parts(found, is_packed=is_packed))
 
 
 describe = answers(operations.DESCRIBE_HANDLE, lambda asked: asked.repository.handles.head(asked["id"]))

@@ -5,9 +5,10 @@ coroutine, and returns the document that is the answer. With `once` a request th
 out once, and a repeat gets the first answer; operations of sessions remember their answers themselves.
 """
 
+import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Annotated, Any, Concatenate, Final, NamedTuple, TypeVar, get_origin
@@ -32,9 +33,9 @@ from ullage.wire.documents import ActionResult, LifetimeName
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
 from ullage_agent.service.access import ANONYMOUS, Principal
 from ullage_agent.service.budget import Grant
-from ullage_agent.service.http.answers import json
+from ullage_agent.service.http.answers import in_pieces, json
 from ullage_agent.service.http.contents import content_answer
-from ullage_agent.service.http.rows import EncodedRows, RowsAnswer
+from ullage_agent.service.http.rows import Pieces, RowsAnswer
 from ullage_agent.service.http.served import OPEN, AnyRequest, More, served_by
 from ullage_agent.service.limits import DECODED_TIMES, SMALL_BYTES
 
@@ -112,12 +113,20 @@ class Asked:
         """Make an answer when there is room for it. Of what has been done the answer may be refused, too: whoever
         repeats the request with its key gets it.
         """
-        await self.take_room(answer.room_bytes)
-        rows = EncodedRows()
-        await self.served.call_in_steps(rows.steps(answer.rows))
-        made = await self.served.call(Made.of_rows, answer, rows)
-        self.resize_room(made.size)
-        return made
+        ids: list[str] = []
+        return Made(in_pieces(await self.gathered(answer.parts(ids), answer.room_bytes)), ids)
+
+    async def gathered(self, parts: Generator[bytes, None, None], room_bytes: int) -> Pieces:
+        """An answer that takes so much, made in steps when there is room for it."""
+        await self.take_room(room_bytes)
+        pieces = Pieces()
+        try:
+            await self.served.call_in_steps(pieces.gather(parts))
+        except BaseException:
+            await asyncio.shield(self.served.call(parts.close))
+            raise
+        self.resize_room(pieces.size)
+        return pieces
 
     def has_room(self, size: int, *, reads: bool) -> bool:
         """Take room for an answer that is made, if there is any now. It may be made again if it only `reads`; of what
@@ -158,16 +167,9 @@ class Made(NamedTuple):
         if isinstance(found, Response):
             return cls(found, _ids_of(found))
         if isinstance(found, RowsAnswer):
-            rows = EncodedRows()
-            for _ in rows.steps(found.rows):
-                pass
-            return cls.of_rows(found, rows)
+            ids: list[str] = []
+            return cls(b"".join(found.parts(ids)), ids)
         return cls(msgspec.json.encode(found), _ids_of(found))
-
-    @classmethod
-    def of_rows(cls, answer: RowsAnswer, rows: EncodedRows) -> "Made":
-        """One whose rows are encoded."""
-        return cls(msgspec.json.encode(answer.wrap(rows.encoded)), rows.ids)
 
     @property
     def size(self) -> int:
