@@ -14,6 +14,7 @@ from tests.service.running import Running, document_at, until
 from tests.service.test_hostile_clients import answer, connect
 from ullage import sessionroom
 from ullage.embedded import session as embedded
+from ullage.interface import checks
 from ullage.wire.documents import ATTRIBUTES_MAX, CONDITIONS_MAX, COUNTERS_MAX
 from ullage_agent.service.http import served
 from ullage_agent.service.limits import MIB, Limits
@@ -127,7 +128,7 @@ def test_names_are_looked_at_once_and_each_flow_file_is_changed_once(
 ) -> None:
     """However often a request names it."""
     opened = Opened(running.client)
-    checked = Mock(wraps=embedded.checked_removals)
+    checked = Mock(wraps=checks.checked_removals)
     monkeypatch.setattr(embedded, "checked_removals", checked)
     change = {"ids": opened.ids * 50, "remove_attributes": ["number"], "set_attributes": {"a": "b"}}
     worked = Mock()
