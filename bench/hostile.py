@@ -25,6 +25,7 @@ from bench.table import Row, Target
 from bench.workbench import Workbench
 from ullage.wire.frames import FRAME_BYTES_MAX, FrameKind
 from ullage.wire.schemas import ATTRIBUTES
+from ullage.wire.tickets import BODY_BYTES_MAX
 from ullage_agent.service.limits import DEFAULTS, MIB, Limits
 from ullage_agent.service.tokens import line_of, new_token
 
@@ -272,7 +273,7 @@ def peak_mebibytes(pid: int) -> float:
 def bound_mebibytes(limits: Limits) -> float:
     """What writers with a token make a node grow by at the most: docs/flight.md has it."""
     found = limits.flight_calls * limits.flight_message_bytes + limits.decoded_bytes
-    found += limits.flight_controls * limits.small_body_bytes
+    found += limits.flight_controls * BODY_BYTES_MAX
     return BASE_MEBIBYTES + found / MIB * KEPT_BY_ALLOCATORS
 
 

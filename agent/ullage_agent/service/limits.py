@@ -6,12 +6,13 @@ Memory at the worst is, beside what an idle process takes, about
     held_bytes                                                              the same that is not begun
     flight_calls * flight_message_bytes                                     messages over Flight, as they came
     flight_controls * 10 MiB                                                the same of calls that are no streams
+    socket_connections * 4 MiB                                              frames over the Unix socket
     decoded_bytes                   what becomes of those and of bodies over HTTP, answers and tables that are not sent
     flight_calls * OBJECTS_BYTES                                            attributes that become columns of these
     columns_bytes + snapshot_bytes                                          what is kept of tables
     2 * session_bytes               remote sessions, and what they were before the requests under way
 
-which is 1.3, 0.3, 1.0, 0.2, 1.0, 0.5, 0.3 and 0.5 GiB; before a token is known, see `flight_connections` and
+which is 1.3, 0.3, 1.0, 0.2, 1.0, 1.0, 0.5, 0.3 and 0.5 GiB; before a token is known, see `flight_connections` and
 `header_bytes`.
 """
 
@@ -132,7 +133,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a remote session may last without a heartbeat: what a vanished client withholds."""
 
     socket_connections: int = 256
-    """Connections of the Unix socket; each has a thread, and holds at most a frame."""
+    """Connections of the Unix socket; each has a thread, and holds at most a frame while it is answered."""
 
     socket_connections_each: int = 192
     """The same of one principal, so that a quarter is left to the others."""

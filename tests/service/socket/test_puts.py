@@ -3,10 +3,13 @@
 import os
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
+from tests.service.running import until
 from tests.service.socket.node import Node
 from tests.service.socket.reader import Reader, Refusal
 from ullage.client.socket import SocketClient
@@ -36,6 +39,21 @@ def test_a_batch_is_stored_in_one_transaction(node: Node) -> None:
     assert [head.attribute_map().get("number") for head in heads[:50]] == [str(number) for number in range(50)]
     assert heads[0].expires_millis == node.workshop.clock.now_millis() + 3_600_000
     assert [head.attribute_map()["colour"] for head in heads[50:]] == ["green", "green"]
+
+
+def test_a_connection_that_waits_holds_nothing_of_what_it_sent(node: Node) -> None:
+    """As many as there may be would hold a GiB."""
+    content = os.urandom(3 * MB)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(SocketClient(node.path)) for _ in range(5)]
+        clients[0].put_many([content])  # what is made once
+        tracemalloc.start()
+        try:
+            for client in clients[1:]:
+                client.put_many([content])
+            until(lambda: tracemalloc.get_traced_memory()[0] < 3 * MB, "the frames to be gone")
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_repeat_with_its_key_stores_nothing_twice(node: Node) -> None:

@@ -162,34 +162,42 @@ class Connection:
         self.lent.acting = self._mine.acting
 
     def _converse(self) -> None:
-        while (received := self._channel.receive(FRAME_BYTES_MAX)) is not None:
-            header, body = received
-            if header.kind in (FrameKind.DATA, FrameKind.END) and header.request == self._given_up:
-                continue  # the rest of a content that was refused
-            answer = self._answers.get(header.kind)
-            if answer is None:
-                raise BadFrame(f"a {header.kind.name} is no request")
-            try:
-                self._require(header)
-                self._noted, self._is_done = (), False
-                self._turn = self._terms.turns.of(self._principal, creates=header.kind in CREATING)
-                self._turn.take()
-                answer(header, body)
-                self._note(header.kind, len(body))
-            except (BadFrame, EOFError, OSError) as error:
-                # It may have been stored, or part of it have been read, and the client have gone on purpose.
-                self._note(header.kind, len(body), None if self._is_done else _went_away(error))
-                raise
-            except LeaseLost as error:
-                self._note(header.kind, 0, None if self._is_done else error)
-                self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
-                return
-            except Exception as error:  # noqa: BLE001 - the client gets it
-                # Descriptors may have gone out before it: 64 go in one frame.
-                self._note(header.kind, 0, None if self._is_done else error)
-                self._refuse(header.request, error)
-            finally:
-                self._turn.rest()
+        while self._answer_one():
+            pass
+
+    def _answer_one(self) -> bool:
+        """The next frame; whether more may come. It is gone afterwards: a connection that waits holds none."""
+        received = self._channel.receive(FRAME_BYTES_MAX)
+        if received is None:
+            return False
+        header, body = received
+        if header.kind in (FrameKind.DATA, FrameKind.END) and header.request == self._given_up:
+            return True  # the rest of a content that was refused
+        answer = self._answers.get(header.kind)
+        if answer is None:
+            raise BadFrame(f"a {header.kind.name} is no request")
+        try:
+            self._require(header)
+            self._noted, self._is_done = (), False
+            self._turn = self._terms.turns.of(self._principal, creates=header.kind in CREATING)
+            self._turn.take()
+            answer(header, body)
+            self._note(header.kind, len(body))
+        except (BadFrame, EOFError, OSError) as error:
+            # It may have been stored, or part of it have been read, and the client have gone on purpose.
+            self._note(header.kind, len(body), None if self._is_done else _went_away(error))
+            raise
+        except LeaseLost as error:
+            self._note(header.kind, 0, None if self._is_done else error)
+            self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
+            return False
+        except Exception as error:  # noqa: BLE001 - the client gets it
+            # Descriptors may have gone out before it: 64 go in one frame.
+            self._note(header.kind, 0, None if self._is_done else error)
+            self._refuse(header.request, error)
+        finally:
+            self._turn.rest()
+        return True
 
     def _send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
         """The client may be slow to take it: others work meanwhile."""
