@@ -16,6 +16,7 @@ from tests.engine.test_backup import files_below, restored_queue
 from tests.places import Gateway, Place
 from tests.remote.flaky import flaky_running
 from tests.remote.test_bucket_faults import changed
+from tests.service.running import until
 from tests.support import Workshop, drain, flip, put_all, put_each, spec_at
 from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupfiles import all_files, decode_manifest
@@ -24,6 +25,7 @@ from ullage.engine.backupplace import GENERATIONS, NOTES, PINS, BackupPlace
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.errors import BackupOvertaken, BucketRefused, NotABackup, RepositoryDamaged
+from ullage.remote import bucket as bucket_module
 from ullage.remote.bucket import PIN_SECONDS, BucketPlace
 from ullage.wire.upkeep import BackupGeneration, Keep
 from ullage_agent.cli.app import app
@@ -267,6 +269,24 @@ def test_a_pin_that_nobody_renews_expires(workshop: Workshop, bucket: Place) -> 
     assert first < kept_by_nonsense
     assert first < kept_by_pin
     assert assert_exact(bucket) == [4]
+
+
+def test_who_restores_for_long_says_so_again(
+    workshop: Workshop, gateway: Gateway, bucket: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pin is put anew while it lasts, and gone when it is over."""
+    monkeypatch.setattr(bucket_module, "PIN_SECONDS", 0.3)
+    made(workshop)
+    grown(workshop, bucket, 1, None)
+    with flaky_running(gateway) as (flaky, url):
+        flaky.fault = lambda method, path, _number: "pinned" if method == "PUT" and f"/{PINS}/" in path else ""
+        Engine.restore_backup(
+            changed(bucket, endpoint=url).to,
+            spec_at(tmp_path / "r"),
+            on_progress=lambda _done, _total: until(lambda: len(flaky.done) > 3, "the pin is put anew"),
+        )
+
+    assert not files_below(bucket.folder / PINS)
 
 
 def test_credentials_that_may_only_read_restore(
