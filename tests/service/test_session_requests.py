@@ -16,7 +16,7 @@ from ullage import sessionroom
 from ullage.embedded import session as embedded
 from ullage.interface import checks
 from ullage.wire.documents import ATTRIBUTES_MAX, CONDITIONS_MAX, COUNTERS_MAX
-from ullage_agent.service.http import served
+from ullage_agent.service.http import served, sessions
 from ullage_agent.service.limits import MIB, Limits
 
 SENT = {"type": "SEND", "transit_uri": "x://there"}
@@ -158,22 +158,22 @@ def test_what_one_request_works_on_is_bounded(running: Running, monkeypatch: pyt
 
 
 class Gate:
-    """One step in each turn, of which the first waits."""
+    """One change in each turn, of which the first waits."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.go_on = threading.Event(), threading.Event()
         self.turns = 0
-        some = served._some_of
+        apply = sessions._apply
         monkeypatch.setattr(served, "STEP_SECONDS", 0)
 
-        def one(steps: Iterator[object]) -> bool:
-            is_over = some(steps)
-            self.turns += 1
-            self.at.set()
-            assert self.go_on.wait(60)
-            return is_over
+        def waiting(*about: Any) -> Iterator[None]:
+            for step in apply(*about):
+                self.turns += 1
+                self.at.set()
+                assert self.go_on.wait(60)
+                yield step
 
-        monkeypatch.setattr(served, "_some_of", one)
+        monkeypatch.setattr(sessions, "_apply", waiting)
 
 
 def many(ids: Sequence[str]) -> list[dict[str, Any]]:
