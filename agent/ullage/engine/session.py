@@ -39,6 +39,7 @@ from ullage.engine.updates import require_attributes, updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
     CONTENT_BYTES,
+    PENALTY_MILLIS,
     RECORD_BYTES,
     SessionParts,
     Settled,
@@ -58,7 +59,6 @@ from ullage.engine.working import (
     work_bytes,
 )
 from ullage.errors import CommitOutcomeUnknown, FlowFileNotFound, InvalidArgument, RepositoryStopped, SessionMisuse
-from ullage.interface.session import PENALTY_MILLIS
 from ullage.sessionroom import NOTE_BYTES, SessionRoom, text_bytes
 from ullage.streams import AnyContent, Closable, ContentStream, pieces_of
 

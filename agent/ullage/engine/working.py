@@ -50,6 +50,9 @@ RECORD_BYTES: Final = 1_000
 CONTENT_BYTES: Final = 500
 """Of a content that was written, until the commit: where it lies, and its checksums."""
 
+PENALTY_MILLIS: Final = 30_000
+"""How long a penalized FlowFile stays out of polls, as in NiFi."""
+
 NOTHING_CHANGED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
