@@ -278,6 +278,12 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
             writer.write_batch(pa.record_batch([pa.array([b"x"], pa.binary())], schema))
             assert told.read() is not None  # it is at work
         assert "flight_calls_each" in hostile.slug(hostile.read)
+        second = good.client.do_put(descriptor, schema, good.options)
+        second[0].write_batch(pa.record_batch([pa.array([b"x"], pa.binary())], schema))
+        assert second[1].read() is not None
+        assert "flight_calls_each" in good.slug(good.read)  # two that stall have not all there is
+        assert Flight(secured, "maker").slug(Flight(secured, "maker").read) == ""
+        second[0].close()
         assert [flights.act("about")["node"] for flights in (hostile, good)] == ["here", "here"]
         for writer, _ in writers:
             writer.close()
@@ -292,9 +298,8 @@ def test_streams_and_connections_of_one_leave_room(secured: Secured) -> None:
             assert other.get("/v1/queues").status_code == 200
         go.set()
         assert [each.result() for each in uploads] == [201, 201]
-    for name in ("hostile", "good"):  # two each: that is all there are
-        for _ in range(2):
-            stack.enter_context(secured.local(name)).resolve([bytes(16)])
+    for name in ("hostile", "hostile", "good", "maker"):  # that is all there are
+        stack.enter_context(secured.local(name)).resolve([bytes(16)])
     with stack, pytest.raises(ServiceBusy), secured.local("warden") as more:
         more.resolve([bytes(16)])
 

@@ -1,4 +1,11 @@
-"""How much of one kind each principal has at a time, so that nobody has all of it."""
+"""How much of one kind each principal has at a time, so that neither one has all of it nor a few together.
+
+Of what the others leave each may have the same part. Of 32 places of which one may have 24:
+
+    who came first     24    three quarters of 32
+    the second          6    of the 8 that are left
+    the third           1    of 2; one in any case, as long as any is free
+"""
 
 import threading
 from collections import Counter
@@ -12,19 +19,24 @@ from ullage_agent.service.access import Principal
 class Quota:
     """What principals have of one kind. Thread-safe."""
 
-    def __init__(self, name: str, what: str, each_max: int) -> None:
-        """`name` is that of the limit, `what` how people call what is counted."""
+    def __init__(self, name: str, what: str, each_max: int, most: int) -> None:
+        """`name` is that of the limit, `what` how people call what is counted; of `most` one that is alone may have
+        `each_max`.
+        """
         self._name = name
         self._what = what
         self._each_max = each_max
+        self._most = most
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
 
     def take(self, owner: Principal) -> None:
         """One more, until `give_back`. QuotaReached if that is more than their share."""
         with self._lock:
-            share = owner.share(self._each_max)
-            if share is not None and self._counts[owner.name] >= share:
+            count = self._counts[owner.name]
+            others = self._counts.total() - count
+            share = owner.share(max(1, (self._most - others) * self._each_max // self._most))
+            if share is not None and count >= share:
                 raise QuotaReached.of(owner.name, f"{share} {self._what}", self._name, "wait until some have ended")
             self._counts[owner.name] += 1
 

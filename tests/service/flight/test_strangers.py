@@ -203,8 +203,9 @@ def test_one_principal_cannot_have_all_connections(workshop: Workshop, tmp_path:
         assert [node.asked(each, "greedy") for each in greedy[:3]] == [grpc.StatusCode.OK] * 3
         assert node.asked(greedy[3]) == grpc.StatusCode.OK  # a connection is whose call was admitted first
         assert node.asked(greedy[3], "greedy") == grpc.StatusCode.OK
-        greedy[0].close()
-        until(lambda: len(_moved_on(workshop, node).all()) == 4, "it to be forgotten")
+        for each in greedy[:2]:  # of what two others leave it may have less than three
+            each.close()
+        until(lambda: len(_moved_on(workshop, node).all()) == 3, "they to be forgotten")
         assert node.asked(stack.enter_context(node.channel()), "greedy") == grpc.StatusCode.OK
 
 

@@ -50,11 +50,15 @@ for _call in (_libc.getpeername, _libc.getsockname):
 class KnownPeers:
     """Whose connections have made an admitted call: each is its first caller's. Thread-safe."""
 
-    def __init__(self, each_max: int) -> None:
-        """One principal may have so many."""
+    def __init__(self, limits: Limits) -> None:
         self._lock = threading.Lock()
         self._peers: dict[FarEnd, Principal] = {}
-        self._quota = Quota("flight_connections_each", "connections of Arrow Flight", each_max)
+        self._quota = Quota(
+            "flight_connections_each",
+            "connections of Arrow Flight",
+            limits.flight_connections_each,
+            limits.flight_connections,
+        )
 
     def add(self, peer: FarEnd, principal: Principal) -> None:
         """Its connection stays. QuotaReached if the principal has too many: then it is a stranger's, and goes."""

@@ -77,7 +77,7 @@ class Lane:
         self._what = what
         self._most = most
         self._slots = threading.BoundedSemaphore(most)
-        self._quota = Quota(limit, what, each_max)
+        self._quota = Quota(limit, what, each_max, most)
 
     @contextmanager
     def counted(self, principal: Principal) -> Iterator[None]:
@@ -97,7 +97,7 @@ class FlightServer:
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
         self._repository = terms.repository
-        self.known = KnownPeers(terms.limits.flight_connections_each)
+        self.known = KnownPeers(terms.limits)
         self._snapshots = Snapshots(terms)
         self._stalls = Stalls(terms.repository.clock, self._snapshots.expire)
         self._uploads = Uploads(terms.repository.clock)

@@ -104,7 +104,7 @@ class Served:
         self.uploads = Uploads(host.clock)
         for held in (self.sessions.held, self.uploads.held):
             self.repository.held.also(held)
-        self.quota = Quota("requests_each", "requests under way", limits.requests_each)
+        self.quota = Quota("requests_each", "requests under way", limits.requests_each, limits.requests)
         self.wide_free = limits.wide_streams
         self.is_stopping = False
         self._creating = ThreadPoolExecutor(limits.threads, "ullage-create")

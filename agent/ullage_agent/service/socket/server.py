@@ -52,8 +52,8 @@ class SocketServer:
         self._lock = threading.Condition()
         self._connections: dict[Connection, None] = {}
         self._stopping = threading.Event()
-        each = terms.limits.socket_connections_each
-        self._quota = Quota("socket_connections_each", "connections to the Unix socket", each)
+        each, most = terms.limits.socket_connections_each, terms.limits.socket_connections
+        self._quota = Quota("socket_connections_each", "connections to the Unix socket", each, most)
         self._threads: list[threading.Thread] = []
         terms.repository.release_leftovers()
         self._listener = _listen(self._path)
