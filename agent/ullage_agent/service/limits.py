@@ -41,7 +41,7 @@ as both.
 """
 
 OBJECTS_BYTES: Final = 16 * MIB
-"""What a table's stream has as objects of Python's at the worst: 256 KiB of packed attributes at a time
+"""What a table's stream has as objects of Python's at the worst: 64 KiB of packed attributes at a time
 (`ullage/engine/batches.py`), or those of one FlowFile.
 """
 
