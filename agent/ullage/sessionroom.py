@@ -17,6 +17,11 @@ from ullage.errors import TransactionTooLarge, UllageError
 BYTES_MAX: Final = 32 << 20
 """Of one session: four times what its one transaction may have."""
 
+WORK_BYTES_MAX: Final = 8 << 30
+"""Of attributes that one request works on, as they are in memory, each time that it changes them: 250 times all that
+a session may hold. Some ten seconds, for which a request of a megabyte could else ask an hour.
+"""
+
 STEP_BYTES: Final = 1 << 20
 
 FREE_BYTES: Final = 64 << 10
@@ -39,6 +44,7 @@ class SessionRoom:
         self._grant = grant
         self._bytes_max = bytes_max
         self._held = 0
+        self._work: int | None = None
         self.granted = FREE_BYTES
 
     @property
@@ -95,6 +101,29 @@ class SessionRoom:
         except BaseException:
             self.take(-size)
             raise
+
+    def work(self, size: int) -> None:
+        """The request under way works on so many bytes more. TransactionTooLarge."""
+        if self._work is None:
+            return
+        self._work += size
+        if self._work > WORK_BYTES_MAX:
+            raise TransactionTooLarge(
+                f"the changes of one request work on more than {WORK_BYTES_MAX} bytes of attributes: send them in parts"
+            )
+
+    def begin_request(self) -> tuple[int, int]:
+        """What is held before it, for `go_back`."""
+        self._work = 0
+        return self._held, self.granted
+
+    def end_request(self) -> None:
+        """What is worked on is not counted any more."""
+        self._work = None
+
+    def go_back(self, mark: tuple[int, int]) -> None:
+        """What has been held since then is not held."""
+        self._held, self.granted = mark
 
     def clear(self) -> None:
         """Nothing is held any more."""

@@ -11,6 +11,7 @@ from ullage.engine import batches
 from ullage.engine.batches import attribute_maps, maps_of, unpack_all_attributes
 from ullage.engine.model import FlowFileRecord, Update, pack_attributes, unpack_attributes
 from ullage.engine.updates import updated
+from ullage.wire.documents import ATTRIBUTES_MAX
 
 
 def changed(packed: bytes, changes: dict[str, str]) -> bytes:
@@ -35,6 +36,13 @@ def test_they_say_what_is_stored(seed: int, monkeypatch: pytest.MonkeyPatch, ste
         found = attribute_maps(some)
         found.validate(full=True)
         assert found.to_pylist() == [list(unpack_attributes(each).items()) for each in some]
+
+
+def test_a_step_is_hardly_longer_than_what_one_flow_file_may_take() -> None:
+    """No other thread runs meanwhile: of the shortest attributes one FlowFile may have 50 kB."""
+    shortest = {f"{number:03x}"[-3:]: "" for number in range(1 << 12)} | {f"{number:04}": "" for number in range(5_904)}
+    assert len(shortest) == ATTRIBUTES_MAX
+    assert 2 * len(pack_attributes(shortest)) > batches.STEP_BYTES
 
 
 def test_few_are_objects_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,8 @@ from ullage.interface.checks import (
     checked_numbers,
     checked_part,
     checked_queue,
+    checked_removals,
     checked_text,
-    checked_texts,
     id_of,
     ids_of,
 )
@@ -52,6 +52,7 @@ from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
 from ullage.streams import ContentStream, batches
 from ullage.wire import operations
+from ullage.wire.documents import COUNTERS_MAX
 from ullage.wire.operation import A, Operation
 from ullage.wire.queues import FlowFile, FlowFileBatch
 from ullage.wire.sessions import (
@@ -174,7 +175,7 @@ class RemoteSession(Session):
         return self._kept(msgspec.structs.replace(held, attributes=held.attributes | found))
 
     def remove_attributes(self, flow_file: AnyFlowFile, names: Iterable[str]) -> FlowFile:
-        held, names = self._held(flow_file), checked_texts(names, "an attribute's name")
+        held, names = self._held(flow_file), checked_removals(names)
         if names:
             self._gather([held.id], remove_attributes=names)
         left = {name: value for name, value in held.attributes.items() if name not in names}
@@ -196,7 +197,10 @@ class RemoteSession(Session):
 
     def adjust_counter(self, name: str, delta: int) -> None:
         name = checked_name(name, "a counter's name")
-        self._counters[name] = self._counters.get(name, 0) + checked_number(delta, "delta")
+        delta = checked_number(delta, "delta")
+        if name not in self._counters and len(self._counters) >= COUNTERS_MAX:
+            raise TransactionTooLarge(f"more than {COUNTERS_MAX} counters in one session: commit in parts")
+        self._counters[name] = self._counters.get(name, 0) + delta
 
     def require_room(self, queue: str) -> None:
         try:
@@ -224,7 +228,8 @@ class RemoteSession(Session):
         except (NotReachable, SessionMisuse):
             raise  # the first may be tried again: it is known by its session
         except UllageError:
-            self._begin_anew()
+            with contextlib.suppress(UllageError):  # a refused commit has changed nothing: what it holds goes back
+                self.rollback()
             raise
         self._begin_anew()
 

@@ -1,6 +1,7 @@
 """Sessions over the engine's own."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
@@ -27,7 +28,7 @@ from ullage.interface.checks import (
     checked_numbers,
     checked_part,
     checked_queue,
-    checked_texts,
+    checked_removals,
     id_of,
     ids_of,
     own_id,
@@ -132,9 +133,19 @@ class EmbeddedSession(Session):
         return self.kept(self._session.put_attributes(self._record(flow_file), checked_attributes(attributes)))
 
     def remove_attributes(self, flow_file: AnyFlowFile, names: Iterable[str]) -> FlowFile:
-        return self.kept(
-            self._session.remove_attributes(self._record(flow_file), checked_texts(names, "an attribute's name"))
-        )
+        return self.kept(self._session.remove_attributes(self._record(flow_file), checked_removals(names)))
+
+    def change_attributes(self, ids: Iterable[str], attributes: Attributes, removals: Iterable[str]) -> Iterator[None]:
+        """Set and remove attributes of each, one step after the other. What they are is checked once."""
+        attributes, names = checked_attributes(attributes), checked_removals(removals)
+        for id in dict.fromkeys(ids):
+            record = self._record(id)
+            if attributes:
+                record = self._session.put_attributes(record, attributes)
+            if names:
+                record = self._session.remove_attributes(record, names)
+            self._records[id] = record
+            yield
 
     def transfer(self, flow_files: Subjects, queue: str, relationship: str = "") -> None:
         queue = checked_queue(queue)
@@ -190,6 +201,27 @@ class EmbeddedSession(Session):
             for piece in self._session.read(record):
                 made.write(piece)
         return made
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit, as after a rollback, and a commit whatever came of it."""
+        return self._session.is_empty
+
+    @contextmanager
+    def as_a_whole(self) -> Iterator[None]:
+        """What is changed meanwhile stands if this ends well. If not, all is as it was before, unless a commit
+        has ended it: the same can be asked again, with nothing lost or done twice.
+        """
+        before = dict(self._records)
+        try:
+            with self._session.as_a_whole():
+                yield
+        except BaseException:
+            if self.is_empty:
+                self._forget()
+            else:
+                self._records = before
+            raise
 
     def commit(self, also: Operations = ()) -> None:
         self._session.commit(also)

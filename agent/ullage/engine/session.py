@@ -8,9 +8,8 @@ living through a clone therefore never counts to zero on the way.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
-from typing import Self
 from weakref import ref
 
 from ullage.engine.batches import Attributes, packed_attributes
@@ -34,18 +33,20 @@ from ullage.engine.model import (
 )
 from ullage.engine.provenance.reporter import ProvenanceReporter
 from ullage.engine.registration import Registration
+from ullage.engine.undoing import Undoing
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.updates import require_attributes, updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.engine.working import (
     CONTENT_BYTES,
+    PENALTY_MILLIS,
     RECORD_BYTES,
     SessionParts,
     Settled,
     Working,
-    as_a_whole,
     bytes_of,
     created,
+    fitting,
     fragment_marks,
     growth,
     ingested,
@@ -55,16 +56,14 @@ from ullage.engine.working import (
     require_size,
     settle,
     with_blocks_of,
+    work_bytes,
 )
 from ullage.errors import CommitOutcomeUnknown, FlowFileNotFound, InvalidArgument, RepositoryStopped, SessionMisuse
 from ullage.sessionroom import NOTE_BYTES, SessionRoom, text_bytes
-from ullage.streams import AnyContent, ContentStream, pieces_of
-
-PENALTY_MILLIS = 30_000
-"""How long a penalized FlowFile stays out of polls, as in NiFi."""
+from ullage.streams import AnyContent, Closable, ContentStream, pieces_of
 
 
-class ProcessSession:
+class ProcessSession(Closable):
     """See the module's text. After `commit` or `rollback` the session is empty and can be used again."""
 
     _begun: Place | None = None
@@ -84,21 +83,17 @@ class ProcessSession:
         self._component = component
         self._component_type = component_type
         self.provenance = ProvenanceReporter(ref(self))
+        self._undoing = Undoing(self._room, self.provenance)
         self._tenant = tenant
         self._writer = parts.admission.new_writer(tenant)
         self._working: dict[bytes, Working] = {}
         self._ingested: list[tuple[FlowFileQueue, list[FlowFileRecord]]] = []
+        self._ingested_count = 0
         self._reported_ingested: set[bytes] = set()
         self._pinned: list[ContentClaim] = []
         self._counters: dict[str, int] = {}
         self._begun = place(depth)
         parts.forgotten.begun(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Roll back what was not committed."""
@@ -168,6 +163,7 @@ class ProcessSession:
         first = self._parts.queues.take_positions(count)
         records = ingested(target.number, first, contents, claims, packed, self._parts.clock.now_millis())
         self._ingested.append((target, records))
+        self._ingested_count += count
         return records
 
     def import_handle(self, handle: bytes, attributes: dict[str, str] | None = None) -> FlowFileRecord:
@@ -245,7 +241,7 @@ class ProcessSession:
             raise InvalidArgument(f"sizes of {sum(sizes)} bytes do not fit FlowFile {current.id} of {current.size}")
         fragments = []
         start = 0
-        with as_a_whole(self._working, self._room):
+        with self.as_a_whole():
             for number, size in enumerate(sizes):
                 fragment = self.clone(flow_file, start, size)
                 self._spawned(fragment, EventType.FORK)
@@ -261,7 +257,7 @@ class ProcessSession:
         footer: bytes = b"",
     ) -> FlowFileRecord:
         """One FlowFile whose content is theirs in order (JOIN); they stay in the session."""
-        with as_a_whole(self._working, self._room), self._writer.stream() as stream:
+        with self.as_a_whole(), self._writer.stream() as stream:
             merged = self.create(flow_files)
             self._spawned(merged, EventType.JOIN)
             stream.write(header)
@@ -346,7 +342,7 @@ class ProcessSession:
         before it: a crash or an error leaves the state from before the session
         """
         require_settled(self.unsettled())
-        require_size(self._working.values(), sum(len(records) for _, records in self._ingested))
+        require_size(self._working.values(), self._ingested_count)
         try:
             has_content = self._writer.has_content
             content = self._writer.sync()
@@ -375,8 +371,17 @@ class ProcessSession:
 
     def rollback(self, *, penalize: bool = False) -> None:
         """Leave nothing behind: polled FlowFiles go back to their queues as they were."""
-        if self._working or self._ingested or self._pinned or self._counters or self._writer.is_used:
+        if not self.is_empty:
             self._roll_back(penalize=penalize)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit, as after a rollback, and a commit whatever came of it."""
+        return not (self._working or self._ingested or self._pinned or self._counters or self._writer.is_used)
+
+    def as_a_whole(self) -> AbstractContextManager[None]:
+        """What is created and changed meanwhile stands if this ends well, or all is as it was, to be said again."""
+        return self._undoing.as_a_whole(self._working, self._counters)
 
     @uninterrupted
     def _roll_back(self, *, penalize: bool) -> None:
@@ -394,14 +399,7 @@ class ProcessSession:
         source = self._parts.queues.known(queue)
         if source is None:
             return []
-        records = self._parts.queues.poll(source, count, wanted)
-        fitting = 0
-        try:
-            fitting = self._room.take_first(map(bytes_of, records))
-        finally:
-            if fitting < len(records):
-                source.requeue(records[fitting:])
-        held = records[:fitting]
+        held = fitting(self._parts.queues.poll(source, count, wanted), self._room, source)
         for record in held:
             self._working[record.uuid] = Working(record, record, source)
         return held
@@ -412,6 +410,7 @@ class ProcessSession:
             raise FlowFileNotFound(f"FlowFile {flow_file.id} is not held by this session: get or create it first")
         if working.is_removed:
             raise SessionMisuse(f"FlowFile {flow_file.id} was removed in this session")
+        self._undoing.note(working)
         return working
 
     def _let_go(self) -> None:
@@ -421,7 +420,7 @@ class ProcessSession:
         """The FlowFile as it is in this session, ingested ones included."""
         if flow_file.uuid in self._working:
             return self._find(flow_file).current
-        if len(self._reported_ingested) != sum(len(records) for _, records in self._ingested):
+        if len(self._reported_ingested) != self._ingested_count:
             self._reported_ingested = {record.uuid for _, records in self._ingested for record in records}
         return flow_file if flow_file.uuid in self._reported_ingested else self._find(flow_file).current
 
@@ -452,6 +451,7 @@ class ProcessSession:
         if update.set_attributes is not None:
             require_attributes(current)
         if self._room.is_bounded:  # counting costs as much as changing
+            self._room.work(work_bytes(current, changed, removed))
             self._room.take(growth(working, current, changed, removed))
         working.current, working.changed, working.removed, working.is_reported = current, changed, removed, False
         return current
@@ -492,8 +492,9 @@ class ProcessSession:
         """Be empty; what was pinned is the caller's to give back."""
         pinned, self._pinned = self._pinned, []
         self._working = {}
-        self._ingested = []
+        self._ingested, self._ingested_count = [], 0
         self._counters = {}
+        self._undoing.forget()
         self._room.clear()
         self.provenance.take()
         return pinned

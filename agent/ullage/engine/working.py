@@ -1,7 +1,6 @@
 """A FlowFile in the hands of a session: what it was, what it is, and the least that has to be logged of it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from types import MappingProxyType
@@ -30,7 +29,7 @@ from ullage.engine.model import (
     pack_attributes,
     unpack_attributes,
 )
-from ullage.engine.updates import require_attributes, updated
+from ullage.engine.updates import attribute_count, require_attributes, updated
 from ullage.engine.wal.format import OPERATIONS_MAX
 from ullage.errors import SessionMisuse, TransactionTooLarge
 from ullage.sessionroom import NOTE_BYTES, SessionRoom, text_bytes
@@ -50,6 +49,9 @@ RECORD_BYTES: Final = 1_000
 
 CONTENT_BYTES: Final = 500
 """Of a content that was written, until the commit: where it lies, and its checksums."""
+
+PENALTY_MILLIS: Final = 30_000
+"""How long a penalized FlowFile stays out of polls, as in NiFi."""
 
 NOTHING_CHANGED: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -104,6 +106,11 @@ def noted_bytes(changed: Mapping[str, str], removed: Iterable[str]) -> int:
     return names + sum(map(text_bytes, changed.values()))
 
 
+def work_bytes(current: FlowFileRecord, changed: Collection[str], removed: Collection[str]) -> int:
+    """What making this of a FlowFile, and of what was said of it, works on."""
+    return bytes_of(current) + NOTE_BYTES * (attribute_count(current.attributes) + len(changed) + len(removed))
+
+
 def growth(working: Working, current: FlowFileRecord, changed: Mapping[str, str], removed: Iterable[str]) -> int:
     """The same of a FlowFile that becomes `current`, beside what it has: all of it where a report keeps that."""
     more = bytes_of(current) - (0 if working.is_reported else bytes_of(working.current))
@@ -112,16 +119,15 @@ def growth(working: Working, current: FlowFileRecord, changed: Mapping[str, str]
     return more
 
 
-@contextmanager
-def as_a_whole(working: dict[bytes, Working], room: SessionRoom) -> Iterator[None]:
-    """All FlowFiles that are created meanwhile come to be, or none: nobody would know of the others."""
-    before = len(working)
+def fitting(records: list[FlowFileRecord], room: SessionRoom, source: FlowFileQueue) -> list[FlowFileRecord]:
+    """As many of what was taken from a queue as there is room for, which is taken; the others go back there."""
+    count = 0
     try:
-        yield
-    except BaseException:
-        for uuid in list(working)[before:]:
-            room.take(-bytes_of(working.pop(uuid).current))
-        raise
+        count = room.take_first(map(bytes_of, records))
+    finally:
+        if count < len(records):
+            source.requeue(records[count:])
+    return records[:count]
 
 
 def created(originals: Sequence[FlowFileRecord], attributes: dict[str, str], now_millis: int) -> FlowFileRecord:

@@ -16,6 +16,8 @@ from ullage.errors import Elsewhere, InvalidArgument
 from ullage.interface.values import AnyFlowFile, Attributes, CheckedAttributes, Subjects
 from ullage.uuids import parse_uuid
 from ullage.wire.documents import (
+    ATTRIBUTES_MAX,
+    CONDITIONS_MAX,
     COUNT_MAX,
     EVENTS_MAX,
     GENERATIONS_MAX,
@@ -55,6 +57,8 @@ def checked_conditions(attributes: Attributes | None) -> dict[str, str] | None:
         return None
     if not isinstance(attributes, Mapping):
         raise TypeError(f"attributes are a mapping of texts, not {type(attributes).__name__}")
+    if len(attributes) > CONDITIONS_MAX:
+        raise InvalidArgument(f"attributes to choose by are at most {CONDITIONS_MAX}, not {len(attributes)}")
     return _checked_pairs(dict(attributes))
 
 
@@ -141,6 +145,14 @@ def checked_path(path: str, what: str) -> str:
 def checked_texts(texts: Iterable[str], what: str) -> list[str]:
     """Each of them."""
     return [checked_text(text, what) for text in _listed(texts, f"a list of texts belongs here, each {what}")]
+
+
+def checked_removals(names: Iterable[str]) -> list[str]:
+    """Attributes to be removed, each once."""
+    found = list(dict.fromkeys(checked_texts(names, "an attribute's name")))
+    if len(found) > ATTRIBUTES_MAX:
+        raise InvalidArgument(f"attributes to remove are at most {ATTRIBUTES_MAX}, not {len(found)}")
+    return found
 
 
 def checked_name(name: str, what: str) -> str:

@@ -33,6 +33,12 @@ many take 3 ms, less than the 5 ms for which it leaves a thread at work anyway. 
 text, took 50 ms, and twenty sessions full of them kept everybody else waiting for seconds.
 """
 
+CONDITIONS_MAX = 32
+"""Attributes by which a poll chooses: it looks for each of them in each FlowFile. A route needs two or three."""
+
+COUNTERS_MAX = 1_000
+"""Counters that one session adjusts; a processor has a handful."""
+
 GENERATIONS_MAX = 1_000
 EVENTS_MAX = 10_000
 """Of one page, or of one lineage."""

@@ -5,7 +5,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ullage.wire.documents import COUNT_MAX, Count, Label, Name, Text
+from ullage.wire.documents import (
+    ATTRIBUTES_MAX,
+    CONDITIONS_MAX,
+    COUNT_MAX,
+    COUNTERS_MAX,
+    Count,
+    Label,
+    Name,
+    Text,
+)
 from ullage.wire.provenance import EventTypeName
 from ullage.wire.queues import FlowFile
 
@@ -52,7 +61,7 @@ class SessionPollRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     count: PollCount = 1
     """How many at most."""
 
-    attributes: dict[str, str] | None = None
+    attributes: Annotated[dict[str, str], Meta(max_length=CONDITIONS_MAX)] | None = None
     """Only those that have all of these values, of the ones that are in memory."""
 
 
@@ -127,7 +136,7 @@ class FlowFileChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     set_attributes: dict[str, str] = {}
 
-    remove_attributes: list[str] = []
+    remove_attributes: Annotated[list[str], Meta(max_length=ATTRIBUTES_MAX)] = []
 
     report: ProvenanceReport | None = None
 
@@ -145,11 +154,13 @@ class FlowFileChange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class ChangesRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes of what a session holds, in order; nobody sees them before its commit."""
+    """Changes of what a session holds, in order; nobody sees them before its commit. All are made, or none is."""
 
     changes: Annotated[list[FlowFileChange], Meta(max_length=10_000)] = []
 
-    counters: dict[Name, Annotated[int, Meta(ge=-COUNT_MAX, le=COUNT_MAX)]] = {}
+    counters: Annotated[
+        dict[Name, Annotated[int, Meta(ge=-COUNT_MAX, le=COUNT_MAX)]], Meta(max_length=COUNTERS_MAX)
+    ] = {}
     """What is added to the repository's counters."""
 
 

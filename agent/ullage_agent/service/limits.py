@@ -10,9 +10,9 @@ Memory at the worst is, beside what an idle process takes, about
     decoded_bytes                   what becomes of those and of bodies over HTTP, answers and tables that are not sent
     flight_calls * OBJECTS_BYTES                                            attributes that become columns of these
     columns_bytes + snapshot_bytes                                          what is kept of tables
-    session_bytes                                                           remote sessions
+    2 * session_bytes               remote sessions, and what they were before the requests under way
 
-which is 1.3, 0.3, 1.0, 0.2, 1.0, 1.0, 0.5, 0.3 and 0.3 GiB; before a token is known, see `flight_connections` and
+which is 1.3, 0.3, 1.0, 0.2, 1.0, 1.0, 0.5, 0.3 and 0.5 GiB; before a token is known, see `flight_connections` and
 `header_bytes`.
 """
 
@@ -41,7 +41,7 @@ as both.
 """
 
 OBJECTS_BYTES: Final = 16 * MIB
-"""What a table's stream has as objects of Python's at the worst: 256 KiB of packed attributes at a time
+"""What a table's stream has as objects of Python's at the worst: 64 KiB of packed attributes at a time
 (`ullage/engine/batches.py`), or those of one FlowFile.
 """
 

@@ -7,7 +7,7 @@ from tests.failing_files import FailingFiles
 from tests.support import Workshop, committing, drain, put_all, put_each
 from ullage.engine.engine import Engine
 from ullage.engine.model import FlowFileRecord
-from ullage.engine.session import PENALTY_MILLIS
+from ullage.engine.working import PENALTY_MILLIS
 from ullage.errors import QueueNotFound, RepositoryStopped
 
 

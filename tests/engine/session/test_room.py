@@ -15,6 +15,7 @@ from ullage.enums import EventType
 from ullage.errors import QuotaReached, TransactionTooLarge
 from ullage.sessionroom import FREE_BYTES, STEP_BYTES, SessionRoom
 from ullage.uuids import parse_uuid
+from ullage.wire.provenance import EventQuery
 
 LARGE = "v" * 100_000
 ROOM = 1 << 20
@@ -195,3 +196,81 @@ def test_what_is_refused_halfway_is_not_held(workshop: Workshop) -> None:
         with pytest.raises(TransactionTooLarge):
             session.transfer_many(others, "out", "r" * 60_000)
         assert len(session.unsettled()) == 201
+
+
+def test_nothing_is_left_of_what_failed_as_a_whole(workshop: Workshop) -> None:
+    """Whatever was said: attributes, ways, removals, penalties, reports, counters, new FlowFiles, and their room."""
+    repository = workshop.make()
+    fill(repository, 2)
+    room = SessionRoom(lambda _: None, ROOM)
+    with repository.session(room=room) as session:
+        one, other = session.get_many("in", 2)
+        session.provenance.send(one, "before")
+        session.adjust_counter("before", 1)
+        held = room.begin_request()
+
+        def change() -> None:
+            with session.as_a_whole():
+                session.remove_attributes(session.put_attribute(one, "b", LARGE), ["a"])
+                session.provenance.send(one, "there")
+                session.transfer(one, "out", "a way")
+                session.penalize(one)
+                session.remove(other)
+                session.adjust_counter("before", 1)
+                session.adjust_counter("another", 1)
+                session.create([one])
+                fails()
+
+        with pytest.raises(OSError, match="full"):
+            change()
+        assert room.begin_request() == held
+        assert [record.uuid for record in session.unsettled()] == [one.uuid, other.uuid]
+        session.transfer_many([one, other], "out")
+        session.commit()
+
+    with repository.session() as session:
+        assert session.get_many("out", 2)[0].attribute_map() == one.attribute_map()
+    assert repository.counters.all() == {"before": 1}
+    events = repository.history.query(EventQuery(flow_file=one.id)).events
+    assert [event.transit_uri for event in events if event.type == EventType.SEND] == ["before"]
+
+
+def test_what_a_commit_has_ended_is_not_brought_back(workshop: Workshop) -> None:
+    """What fails behind it is not its own; the room is free."""
+    repository = workshop.make()
+    fill(repository, 1)
+    room = SessionRoom(lambda _: None, ROOM)
+    with repository.session(room=room) as session:
+        held = session.get_many("in", 1)
+
+        def commit() -> None:
+            with session.as_a_whole():
+                session.transfer_many(held, "out")
+                session.commit()
+                fails()
+
+        with pytest.raises(OSError, match="full"):
+            commit()
+        assert session.is_empty
+        assert room.begin_request() == (0, FREE_BYTES)
+    assert waiting(repository, "out") == 1
+
+
+@pytest.mark.parametrize("what", ["attributes", "texts"])
+def test_events_that_no_transaction_has_room_for_are_refused_before_they_are_written_down(
+    workshop: Workshop, what: str
+) -> None:
+    """Each repeats what it tells, where others stand between: one request of a megabyte made gigabytes of it."""
+    repository = workshop.make()
+    with repository.session() as session:
+        if what == "attributes":
+            record = session.create(attributes={"a": LARGE})
+            session.provenance.send([record] * 1_000, "there")
+            session.transfer(session.put_attribute(record, "a", ""), "out")
+        else:
+            records = [session.create() for _ in range(1_000)]
+            session.transfer_many(records, "out")
+            session.provenance.report(EventType.ADDINFO, records[::-1], details="t" * 60_000)
+        with pytest.raises(TransactionTooLarge, match="provenance events"):
+            session.commit()
+        assert session.is_empty

@@ -10,6 +10,8 @@ from typing import Final
 import msgspec
 
 from ullage.engine.model import NO_ATTRIBUTES, EventRun, EventType, FlowFileRecord, Operation, TransactionEvents
+from ullage.engine.wal.format import PAYLOAD_BYTES_MAX
+from ullage.errors import TransactionTooLarge
 
 BEFORE_BYTES_MAX = 4 << 20
 """Attributes of changed and removed FlowFiles that one transaction repeats for its events: half of what it may hold.
@@ -19,14 +21,16 @@ Beyond it they are left out, and the events say so. Removing a FlowFile must not
 
 
 class EventRunBuilder:
-    """Collects events; those that continue the run before them extend it."""
+    """Collects events; those that continue the run before them extend it. TransactionTooLarge as soon as a transaction
+    has no room for them: what FlowFiles of one report repeat could be more than there is memory.
+    """
 
     def __init__(self, created: int) -> None:
         self._created = created
         self._before: list[FlowFileRecord] = []
         self._numbers: dict[bytes, int] = {}
         self._runs: list[EventRun] = []
-        self._first = self._count = 0
+        self._first = self._count = self._size = 0
         self._template: EventRun | None = None
 
     def number(self, record: FlowFileRecord) -> int:
@@ -73,9 +77,16 @@ class EventRunBuilder:
         return [TransactionEvents(component, component_type, tuple(self._runs), tuple(self._before), is_abridged)]
 
     def _flush(self) -> None:
-        if self._template is not None:
-            self._runs.append(_at(self._template, self._first, self._count))
+        found = self._template
+        if found is not None:
+            self._runs.append(_at(found, self._first, self._count))
             self._template = None
+            texts = len(found.details) + len(found.transit_uri) + len(found.alternate_identifier)
+            self._size += texts + len(found.attributes or b"") + len(found.parents) + len(found.children)
+            if self._size > PAYLOAD_BYTES_MAX:
+                raise TransactionTooLarge(
+                    f"provenance events of more than {PAYLOAD_BYTES_MAX} bytes in one transaction: commit in parts"
+                )
 
 
 def template(type: EventType, **fields: object) -> EventRun:

@@ -60,6 +60,11 @@ class ProvenanceReporter(Reporter[Subjects]):
         self._count = 0
         return events
 
+    def forget_from(self, count: int) -> None:
+        """Only the first `count` of what is pending were reported."""
+        del self._events[count:]
+        self._count = sum(len(event.records) for event in self._events)
+
     @property
     def pending(self) -> Sequence[Reported]:
         """What was reported and is not committed yet."""

@@ -5,6 +5,7 @@ Without bounds a connection that never says anything, or never stops saying head
 """
 
 import asyncio
+import select
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -13,7 +14,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ullage_agent.service.http.accepting import Seat
-from ullage_agent.service.http.starts import HeldRequest, Starts
+from ullage_agent.service.http.starts import GONE, HeldRequest, Starts
 from ullage_agent.service.limits import Limits
 
 HEADER_COST_BYTES: Final = 64
@@ -49,6 +50,15 @@ class Line:
     def is_gone(self) -> bool:
         """Whether nothing that is sent gets there any more."""
         return self._cycle.disconnected or self._protocol.transport.is_closing()
+
+    def has_left(self) -> bool:
+        """The same, also where nobody reads the connection, and would hear of its end."""
+        place = self._seat.fileno()
+        if self.is_gone() or place < 0:
+            return self.is_gone()
+        looking = select.poll()
+        looking.register(place, select.POLLRDHUP)
+        return any(seen & GONE for _, seen in looking.poll(0))
 
     def cut_off(self) -> None:
         """End it at once, with what it has not taken."""

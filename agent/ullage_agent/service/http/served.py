@@ -21,13 +21,14 @@ from litestar.handlers import BaseRouteHandler
 from ullage.contract import Right
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
-from ullage.errors import Forbidden, Unauthenticated
+from ullage.errors import Forbidden, RequestIncomplete, ServiceStopping, Unauthenticated
 from ullage.wire.operation import OctetStream
 from ullage_agent.service.access import ANONYMOUS, Actors, Authenticator, Principal, authorize_all, bearer
 from ullage_agent.service.audit import Audit
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.host import Host
+from ullage_agent.service.http.protocol import Line
 from ullage_agent.service.http.starts import Starts
 from ullage_agent.service.limits import DECODED_TIMES, Limits
 from ullage_agent.service.log import RefusedLog, logger
@@ -46,6 +47,9 @@ More = Callable[[ASGIConnection[Any, Any, Any, Any]], Sequence[Right]]
 
 ASKING: ContextVar[Principal] = ContextVar("asking", default=ANONYMOUS)
 """Whose request a task of the event loop is about, once that is known."""
+
+LINE: ContextVar[Line | None] = ContextVar("line", default=None)
+"""The connection that its answer goes to."""
 
 OPEN: Final = {"is_open": True}
 """For resources that ask for no token."""
@@ -124,11 +128,15 @@ class Served:
 
     async def call_in_steps(self, steps: Iterator[object]) -> None:
         """Take one step after the other, for STEP_SECONDS in each turn. Who gives up waits for the turn that is under
-        way: nothing else may work with what the steps work with.
+        way: nothing else may work with what the steps work with. RequestIncomplete, ServiceStopping between two turns
+        if nobody waits for the end any more: work of minutes would go on, and keep the service from stopping.
         """
-        is_over = False
-        while not is_over:
-            is_over = await finished(self.call(_some_of, steps))
+        line = LINE.get()
+        while not await finished(self.call(_some_of, steps)):
+            if line is not None and line.has_left():
+                raise RequestIncomplete("the client went away before all was done: nothing has changed")
+            if self.is_stopping:
+                raise ServiceStopping("the service is stopping: ask again when it is back")
 
     async def _in_turn(self, threads: ThreadPoolExecutor, work: Callable[[], T], *, creates: bool) -> T:
         principal = ASKING.get()
@@ -223,6 +231,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         served.refused.tell(client=client, path=connection.url.path, reason=str(error))
         raise
     ASKING.set(principal)
+    LINE.set(state["line"])
     served.quota.take(principal)
     state["is_counted"] = True  # the Guard gives it back when the answer is out
     if principal.holder:

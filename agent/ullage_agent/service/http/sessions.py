@@ -8,7 +8,7 @@ import msgspec
 from ullage.embedded.content import ReadableContent
 from ullage.embedded.session import EmbeddedSession, FlowFileContent
 from ullage.enums import EventType
-from ullage.errors import SessionMisuse
+from ullage.errors import InvalidArgument
 from ullage.streams import ContentStream
 from ullage.wire import operations
 from ullage.wire.documents import ActionResult, LifetimeName
@@ -148,11 +148,13 @@ def merge(asked: Asked) -> RowsAnswer:
 
 @serves(operations.CHANGE_FLOW_FILES)
 async def change(asked: Asked) -> ActionResult:
+    """All of it or nothing: whoever is refused, or left amid its steps, may send the same again."""
     lent, key = _lent(asked), asked.key
     with lent.using() as held:
         asked.served.sessions.extend(lent)
         if key is None or key not in lent.answers:
-            await asked.served.call_in_steps(_apply(held, asked.data))
+            with held.as_a_whole():
+                await asked.served.call_in_steps(_apply(held, asked.data))
             lent.once(key, lambda: Made(b"", ()))
     return ActionResult(id=asked["session"], state="open")
 
@@ -160,9 +162,9 @@ async def change(asked: Asked) -> ActionResult:
 # The session is its own idempotency key.
 @serves(operations.COMMIT_SESSION, once=True, key_of=lambda asked: asked.key or f"commit {asked['session']}")
 async def commit(asked: Asked) -> ActionResult:
-    """What can be refused comes first and changes nothing that a second commit could not say again; removals last."""
+    """A commit that is refused has changed nothing: a second one says all of it again."""
     lent = _lent(asked)
-    with lent.using() as held:
+    with lent.using() as held, held.as_a_whole():
         await asked.served.call_in_steps(_apply(held, asked.data))
         return await finished(asked.served.create(_commit, asked, lent, held))
 
@@ -178,12 +180,9 @@ def _commit(asked: Asked, lent: Lent, held: EmbeddedSession) -> ActionResult:
         held.remove(rest)
     try:
         held.commit(asked.remember(answer))
-    except SessionMisuse:
-        raise
-    except BaseException:
-        asked.served.sessions.end(lent)
-        raise
-    asked.served.sessions.end(lent)
+    finally:
+        if held.is_empty:
+            asked.served.sessions.end(lent)
     return answer
 
 
@@ -206,18 +205,12 @@ def _apply(held: EmbeddedSession, data: ChangesRequest) -> Iterator[None]:
 
 
 def _change(held: EmbeddedSession, change: FlowFileChange) -> Iterator[None]:
-    if change.set_attributes:
+    if change.set_attributes or change.remove_attributes:
         attributes = checked_attributes(change.set_attributes, STEP_BYTES)
-        for id in change.ids:
-            held.put_attributes(id, attributes)
-            yield
-    if change.remove_attributes:
-        for id in change.ids:
-            held.remove_attributes(id, change.remove_attributes)
-            yield
+        yield from held.change_attributes(change.ids, attributes, change.remove_attributes)
     if (report := change.report) is not None:
         said = msgspec.structs.asdict(report)
-        held.provenance.report(EventType[said.pop("type").upper()], change.ids, **said)
+        held.provenance.report(_type_of(said.pop("type")), change.ids, **said)
         yield
     if change.to is not None:
         held.transfer(change.ids, change.to, change.relationship)
@@ -228,6 +221,13 @@ def _change(held: EmbeddedSession, change: FlowFileChange) -> Iterator[None]:
     if change.removed:
         held.remove(change.ids)
         yield
+
+
+def _type_of(name: str) -> EventType:
+    try:
+        return EventType[name.upper()]
+    except KeyError as error:
+        raise InvalidArgument(f"{name} is none of the types of events: {', '.join(EventType.__members__)}") from error
 
 
 def _lent(asked: Asked) -> Lent:
