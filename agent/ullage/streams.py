@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import IO, Any, Final, Self
 
 PIECE_BYTES: Final = 1 << 20
@@ -145,13 +146,16 @@ def _kind(found: object) -> str:
     return "text: encode it first" if isinstance(found, str) else type(found).__name__
 
 
-def batches(contents: Sequence[bytes], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """The bounds of parts that each fit into one transaction, of at most so many bytes unless one content has more."""
+def batches(contents: Sequence[bytes], bytes_max: int, more: Iterable[int] = repeat(0)) -> Iterator[tuple[int, int]]:
+    """The bounds of parts that each fit into one transaction, of at most so many bytes unless one content has more;
+    `more` is what each counts beside its own.
+    """
     start, size = 0, 0
-    for at, content in enumerate(contents):
-        if at > start and (size + len(content) > bytes_max or at - start >= BATCH_CONTENTS):
+    for at, (content, beside) in enumerate(zip(contents, more, strict=False)):
+        counted = len(content) + beside
+        if at > start and (size + counted > bytes_max or at - start >= BATCH_CONTENTS):
             yield start, at
             start, size = at, 0
-        size += len(content)
+        size += counted
     if start < len(contents):
         yield start, len(contents)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+import ullage
 from tests.service.running import Running, document_at, until
 from tests.service.test_gone_clients import MB, asking
 from tests.service.test_hostile_clients import connect
+from ullage import Retries
 from ullage.errors import RequestTooLarge
 from ullage_agent.service.access import ANONYMOUS
 from ullage_agent.service.http import decoding
@@ -72,6 +74,35 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(running: Runn
     assert (many.status_code, many.json()["slug"]) == (413, "request-too-large")
     assert "body_values" in many.json()["detail"]
     assert (small.status_code, small.json()["detail"]) == (400, "the body: Expected `object`, got `array`")
+
+
+def test_what_a_client_gathers_goes_in_requests_that_a_node_takes(tmp_path: Path) -> None:
+    """By names and values too, over HTTP alone, where all that it says becomes JSON."""
+    attributes = {f"name {number}": "v" for number in range(14)}
+    more = {f"more {number}": "v" for number in range(30)}
+    with (
+        Running(document_at(tmp_path / "r")) as running,
+        ullage.connect(running.url, retries=Retries(attempts=1)) as repository,
+    ):
+        handles = repository.handles.put_many([b"x"] * 10_000, [attributes] * 10_000)
+        with repository.session() as session:
+            session.ingest("in", [b"x"] * 4_000, [attributes] * 4_000)
+            session.commit()
+        with repository.session() as session:
+            for flow_file in (found := session.get_many("in", 4_000)):
+                session.put_attributes(flow_file, more)
+            session.transfer(found, "out")
+            session.commit()
+        moved = running.client.get("/v1/queues/out").json()["flow_files"]
+
+    assert (len(set(handles)), moved) == (10_000, 4_000)
+
+
+def test_what_is_too_long_to_be_an_id_is_refused(running: Running) -> None:
+    """Sixty requests with some thousand of 16 kB drove all else out of the audit log."""
+    found = running.client.post("/v1/handles/batch/get", json={"ids": ["x" * 301]})
+
+    assert (found.status_code, found.json()["slug"]) == (400, "invalid-argument")
 
 
 @pytest.mark.parametrize("is_answered", [True, False])

@@ -28,6 +28,14 @@ def test_very_many_values_are_refused_before_they_are_made() -> None:
         SCAN.parse(json.dumps({"snapshot": UUID, "scan": UUID, "homes": homes}).encode())
 
 
+def test_what_is_nested_too_deeply_is_refused_as_anything_else() -> None:
+    """And no error of the node's own, with a line in its log for each."""
+    with pytest.raises(InvalidArgument):
+        tickets.parse_ticket(b'{"kind":"get","x":' + b"[" * 20_000)
+    with pytest.raises(InvalidArgument):
+        WRITE_COMMIT.parse(b'{"attempts":' + b'{"a":' * 10_000)
+
+
 def test_no_request_has_more_bytes_than_its_kind_needs() -> None:
     """Nothing of it is looked at."""
     for each in ACTIONS:

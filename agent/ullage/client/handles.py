@@ -5,10 +5,10 @@ A write is repeated over the path on which it began, with its key, so that it is
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ullage.client.http import items_of, of_each
+from ullage.client.http import items_of, json_batches, of_each
 from ullage.client.link import NodeLink, name_of, new_key
 from ullage.client.node import Node, Resolver
 from ullage.client.retries import NEVER
@@ -96,6 +96,12 @@ class RemoteHandles(Handles):
         link, id = self._found(handle)
         checked_number(ttl_millis, "ttl_millis", 0)
         return link.ask(operations.SET_HANDLE_TTL, query={"ttl": f"{ttl_millis}ms"}, id=id)
+
+    def _parts(self, contents: list[bytes], attributes: CheckedAttributes) -> Iterator[tuple[int, int]]:
+        link = self._link
+        if link.socket is None and (link.flight is None or len(contents) < MANY):
+            return json_batches(contents, attributes, JSON_BYTES)
+        return super()._parts(contents, attributes)
 
     @property
     def _batch_bytes(self) -> int:

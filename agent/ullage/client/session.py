@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from ullage.client.heartbeats import Heartbeats
-from ullage.client.http import Query, items_of, of_each
+from ullage.client.http import Query, items_of, json_batches, of_each
 from ullage.client.link import NodeLink, name_of, new_key
 from ullage.client.retries import NEVER
 from ullage.enums import EventType, Lifetime
@@ -50,7 +50,7 @@ from ullage.interface.checks import (
 from ullage.interface.reporter import REPORTED_MAX, Reporter, checked_report
 from ullage.interface.session import BATCH_MAX, PENALTY_MILLIS, Session
 from ullage.interface.values import AnyContent, AnyFlowFile, Attributes, Subjects
-from ullage.streams import ContentStream, batches
+from ullage.streams import ContentStream
 from ullage.wire import operations
 from ullage.wire.documents import COUNTERS_MAX
 from ullage.wire.operation import A, Operation
@@ -76,6 +76,12 @@ INGEST_BYTES: Final = 4 << 20
 
 GATHERED_MAX: Final = 5_000
 """Changes that are gathered before they are sent."""
+
+VALUES_MAX: Final = 100_000
+"""Or names and values in them: a node takes three times as many in one request, and a change has a tenth of that."""
+
+CHANGE_VALUES: Final = 30
+"""What a change has of them at most, beside FlowFiles and attributes: its fields, and those of a report."""
 
 
 class RemoteSession(Session):
@@ -128,7 +134,7 @@ class RemoteSession(Session):
         contents, found = checked_batch(contents, attributes)
         mappings = of_each(contents, found)
         ids: list[str] = []
-        for start, end in batches(contents, INGEST_BYTES):
+        for start, end in json_batches(contents, found, INGEST_BYTES):
             if len(contents[start]) > INGEST_BYTES:
                 large = self._send(operations.STORE_FLOW_FILE, contents[start], lifetime, mappings[start])
                 self._gather([large.id], to=queue)
@@ -257,6 +263,7 @@ class RemoteSession(Session):
         self._settled: set[str] = set()
         self._removed: set[str] = set()
         self._changes: list[FlowFileChange] = []
+        self._values = 0
         self._pending: tuple[str, ChangesRequest] | None = None
         self._counters: dict[str, int] = {}
         self._reported = 0
@@ -282,15 +289,17 @@ class RemoteSession(Session):
         for start in range(0, len(ids), BATCH_MAX):
             part = FlowFileChange(ids=list(ids[start : start + BATCH_MAX]), **change)  # type: ignore[arg-type]
             self._changes.append(part)
-        if len(self._changes) >= GATHERED_MAX:
-            self._flush()
+            lists = (part.ids, part.remove_attributes, 2 * list(part.set_attributes))
+            self._values += CHANGE_VALUES + sum(map(len, lists))
+            if len(self._changes) >= GATHERED_MAX or self._values >= VALUES_MAX:
+                self._flush()
 
     def _flush(self) -> None:
         """Send what is gathered, for what comes next to find it done."""
         self._send_pending()
         if self._changes:
             self._pending = new_key(), ChangesRequest(changes=self._changes)
-            self._changes = []
+            self._changes, self._values = [], 0
             self._send_pending()
 
     def _send_pending(self) -> None:

@@ -15,8 +15,8 @@ import msgspec
 from ullage.engine.arrow import pa
 from ullage.engine.model import ContentClaim, FlowFileRecord, new_uuids, pack_attributes
 from ullage.engine.updates import require_packed
-from ullage.engine.wal.format import UNDECODABLE
-from ullage.errors import InvalidArgument
+from ullage.engine.wal.format import PAYLOAD_BYTES_MAX, UNDECODABLE
+from ullage.errors import InvalidArgument, TransactionTooLarge
 
 Attributes = dict[str, str] | Sequence[dict[str, str]] | None
 """Of a batch: one mapping for all, or one each."""
@@ -39,7 +39,13 @@ _unpack_all = msgspec.msgpack.Decoder(list[dict[str, str]]).decode
 def packed_attributes(attributes: Attributes, count: int) -> Iterable[bytes]:
     """Those of so many FlowFiles; InvalidArgument if they are fewer or more."""
     if attributes is None or isinstance(attributes, dict):
-        return repeat(_packed(attributes or {}), count)
+        packed = _packed(attributes or {})
+        if count * len(packed) > PAYLOAD_BYTES_MAX:  # before there are so many: 10,000 times a MB were 10 GB in memory
+            raise TransactionTooLarge(
+                f"{count} times attributes of {len(packed)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed in one "
+                "transaction: store fewer at a time"
+            )
+        return repeat(packed, count)
     if len(attributes) != count:
         raise InvalidArgument(f"{count} contents came with attributes for {len(attributes)}")
     return map(_packed, attributes)

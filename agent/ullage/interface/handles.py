@@ -80,10 +80,14 @@ class Handles(ABC):
         checked_number(ttl_millis, "ttl_millis", 0)
         lifetime, key = checked_lifetime(lifetime), checked_key(key)
         handles: list[str] = []
-        for number, (start, end) in enumerate(batches(found, self._batch_bytes)):
+        for number, (start, end) in enumerate(self._parts(found, mappings)):
             part = mappings[start:end] if isinstance(mappings, list) else mappings
             handles += self._put_batch(found[start:end], part, ttl_millis, lifetime, _key_of_part(key, number))
         return handles
+
+    def _parts(self, contents: list[bytes], _attributes: CheckedAttributes) -> Iterator[tuple[int, int]]:
+        """The bounds of what is stored at a time."""
+        return batches(contents, self._batch_bytes)
 
     def get(self, handle: str, *, include_deleted: bool = False) -> bytes:
         """A whole content. `include_deleted` as in `stream`.

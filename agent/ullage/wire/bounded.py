@@ -44,7 +44,7 @@ def decoded(raw: bytes, kind: type[T], what: str) -> T:
     """What is short, or has been counted. InvalidArgument says what is wrong with it."""
     try:
         return msgspec.json.decode(raw, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{what}: {error}") from error
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from ullage.wire.documents import LifetimeName
+from ullage.wire.documents import Id, LifetimeName
 
 
 class ContentItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,7 +32,7 @@ class HandleBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class HandleIds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Handles to read."""
 
-    ids: Annotated[list[str], Meta(min_length=1, max_length=10_000)]
+    ids: Annotated[list[Id], Meta(min_length=1, max_length=10_000)]
     """Uuids, each with or without `@` and its node's name."""
 
 

@@ -39,6 +39,9 @@ CONDITIONS_MAX = 32
 COUNTERS_MAX = 1_000
 """Counters that one session adjusts; a processor has a handful."""
 
+ID_CHARACTERS_MAX = 300
+"""A uuid, `@`, and the name of a node: what is longer is none, and would stand in every line of the audit log."""
+
 GENERATIONS_MAX = 1_000
 EVENTS_MAX = 10_000
 """Of one page, or of one lineage."""
@@ -50,6 +53,9 @@ Millis = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARACTERS_MAX)]
 Label = Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
 """A name, or none."""
+
+Id = Annotated[str, Meta(max_length=ID_CHARACTERS_MAX)]
+"""Of a handle or FlowFile, with the name of its node or without."""
 
 Text = Annotated[str, Meta(max_length=TEXT_BYTES_MAX)]
 

@@ -11,6 +11,7 @@ from ullage.wire.documents import (
     COUNT_MAX,
     COUNTERS_MAX,
     Count,
+    Id,
     Label,
     Name,
     Text,
@@ -20,7 +21,7 @@ from ullage.wire.queues import FlowFile
 
 VisibilitySeconds = Annotated[float, Meta(gt=0, le=86_400)]
 PollCount = Annotated[int, Meta(ge=1, le=10_000)]
-Ids = Annotated[list[str], Meta(max_length=10_000)]
+Ids = Annotated[list[Id], Meta(max_length=10_000)]
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

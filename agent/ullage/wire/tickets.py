@@ -14,7 +14,7 @@ from msgspec import Meta
 from ullage.contract import Right
 from ullage.errors import InvalidArgument, NotFound
 from ullage.wire.bounded import JsonBounds, decode_counts
-from ullage.wire.documents import Count, Label
+from ullage.wire.documents import Count, Id, Label
 from ullage.wire.operation import OF_OTHERS, Sometimes
 from ullage.wire.where import TEXT_MAX
 
@@ -71,7 +71,7 @@ class PutCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class ContentTicket(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="get", tag_field="kind"):
     """A ticket for contents: of `handles`, or of `claims`."""
 
-    handles: Annotated[list[str], Meta(max_length=10_000)] | None = None
+    handles: Annotated[list[Id], Meta(max_length=10_000)] | None = None
 
     claims: Annotated[list[ClaimAddress], Meta(max_length=10_000)] | None = None
     """So FlowFiles are read that stand in a queue."""

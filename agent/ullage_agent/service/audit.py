@@ -25,6 +25,7 @@ from ullage.clock import Clock, moment_of
 from ullage.contract import AuditSettings
 from ullage.errors import UllageError
 from ullage.uuids import format_uuids
+from ullage.wire.documents import ID_CHARACTERS_MAX
 from ullage.wire.problems import problem_of
 
 FOLDER: Final = "audit"
@@ -329,7 +330,7 @@ def _line(time: str, *, operation: str, ids: Ids = (), about: str = "", why: str
 def _texts(ids: Ids) -> list[str]:
     if ids and isinstance(ids[0], bytes):
         return format_uuids(cast(Sequence[bytes], ids))
-    return list(cast(Sequence[str], ids))
+    return [id[:ID_CHARACTERS_MAX] for id in cast(Sequence[str], ids)]
 
 
 def _end_line(path: Path) -> None:

@@ -13,9 +13,10 @@ from tests.service.running import until
 from tests.service.socket.node import Node
 from tests.service.socket.reader import Reader, Refusal
 from ullage.client.socket import SocketClient
-from ullage.errors import InvalidArgument, KeyReused
+from ullage.errors import InvalidArgument, KeyReused, TransactionTooLarge
 
 MB = 1 << 20
+MB_OF_TEN = 1_000_000
 
 
 def stored(node: Node, uuid: bytes) -> bytes:
@@ -52,6 +53,19 @@ def test_a_connection_that_waits_holds_nothing_of_what_it_sent(node: Node) -> No
             for client in clients[1:]:
                 client.put_many([content])
             until(lambda: tracemalloc.get_traced_memory()[0] < 3 * MB, "the frames to be gone")
+        finally:
+            tracemalloc.stop()
+
+
+def test_one_mapping_for_very_many_contents_is_refused_before_there_are_as_many(node: Node) -> None:
+    """A frame of a MB came to 10 GB in memory before the transaction was found to be too large."""
+    with SocketClient(node.path) as client:
+        client.put_many([b""])  # what is made once
+        tracemalloc.start()
+        try:
+            with pytest.raises(TransactionTooLarge, match="200 times attributes of 1000"):
+                client.put_many([b""] * 200, {"text": "t" * MB_OF_TEN})
+            assert tracemalloc.get_traced_memory()[1] < 20 * MB
         finally:
             tracemalloc.stop()
 
