@@ -5,12 +5,14 @@ import tracemalloc
 from contextlib import suppress
 
 import msgspec
+import pytest
 
 from tests.support import ManualClock, Workshop
+from ullage.engine import purges
 from ullage.engine.content.availability import Availability
 from ullage.engine.engine import Engine
 from ullage.engine.model import NO_ATTRIBUTES, ContentClaim, FlowFileRecord, new_uuids
-from ullage.engine.purges import MINUTE_BITS, PurgeSchedule
+from ullage.engine.purges import LOOKED_AT_ONCE, MINUTE_BITS, PurgeSchedule
 from ullage.errors import HandleDeleted, HandleNotDeleted, HandleNotFound
 
 MINUTE_MILLIS = 1 << MINUTE_BITS
@@ -66,8 +68,12 @@ class Ends:
         return min([*ends, deleted + RETENTION_MILLIS] if deleted else ends, default=0)
 
 
-def test_who_is_over_is_purged_and_nobody_else(workshop: Workshop, seed: int) -> None:
+@pytest.mark.parametrize("looked_at_once", [1, 2, LOOKED_AT_ONCE])
+def test_who_is_over_is_purged_and_nobody_else(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, seed: int, looked_at_once: int
+) -> None:
     """Puts, deletions, other times to live, purges and starts in any order."""
+    monkeypatch.setattr(purges, "LOOKED_AT_ONCE", looked_at_once)
     repository = workshop.make(compaction={"deleted_retention": RETENTION_MILLIS})
     story = Ends(repository, workshop.clock, seed)
     choose = random.Random(seed)
@@ -105,7 +111,7 @@ def test_an_end_that_is_put_off_again_and_again_is_remembered_once_a_minute(work
 def test_what_ends_later_takes_little_until_its_time_comes(workshop: Workshop) -> None:
     """Its uuid, and no object: most of those that wait wait long."""
     repository, clock = workshop.make(), workshop.clock
-    purges = PurgeSchedule(
+    schedule = PurgeSchedule(
         repository.ledger, clock, RETENTION_MILLIS, Availability(repository.ledger, repository.content)
     )
     expires = clock.now_millis() + 5 * MINUTE_MILLIS
@@ -114,9 +120,9 @@ def test_what_ends_later_takes_little_until_its_time_comes(workshop: Workshop) -
     records = [msgspec.structs.replace(record, uuid=uuid) for uuid in new_uuids(5_000)]
     tracemalloc.start()
     for each in records:
-        purges.add(each)
+        schedule.add(each)
     taken = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
 
     assert taken < 24 * len(records)
-    assert len(purges) == len(records)
+    assert len(schedule) == len(records)

@@ -19,6 +19,9 @@ from ullage.engine.model import UUID_BYTES, FlowFileRecord, split_uuids
 MINUTE_BITS: Final = 16
 """Of milliseconds: what is called a minute here has 65 seconds."""
 
+LOOKED_AT_ONCE: Final = 1_000
+"""Uuids that are looked up under the lock: some milliseconds."""
+
 NO_BIRTH: Final = -1
 """Of a handle without content."""
 
@@ -99,8 +102,9 @@ class PurgeSchedule:
         now = self._clock.now_millis()
         uuids: dict[bytes, None] = {}
         resting: list[tuple[int, bytes, int]] = []
+        while self._look_at_some(now >> MINUTE_BITS):
+            pass
         with self._lock:
-            self._look_at_minutes(now >> MINUTE_BITS)
             while self._due and self._due[0][0] <= now and len(uuids) < count:
                 due, uuid, birth = heapq.heappop(self._due)
                 if self._availability and self._rests(uuid):
@@ -137,22 +141,31 @@ class PurgeSchedule:
         if birth != NO_BIRTH:
             self._minutes_of.setdefault(birth, set()).add(minute)
 
-    def _look_at_minutes(self, now: int) -> None:
-        """Those that have begun. What has another end by now than when it came to one is in another one, too."""
-        while self._minutes and self._minutes[0][0] <= now:
-            minute, birth = heapq.heappop(self._minutes)
-            for uuid in dict.fromkeys(split_uuids(bytes(self._later.pop((minute, birth))))):
+    def _look_at_some(self, now: int) -> bool:
+        """Some of those whose minute has begun; False: that was all. Whoever deletes waits for no more than these: a
+        million handles that were put at once end at once, and looking each up takes some microseconds.
+        """
+        with self._lock:
+            if not self._minutes or self._minutes[0][0] > now:
+                return False
+            minute, birth = self._minutes[0]
+            waiting = self._later[minute, birth]
+            for uuid in dict.fromkeys(split_uuids(bytes(waiting[-LOOKED_AT_ONCE * UUID_BYTES :]))):
                 record = self._ledger.find(uuid)
                 due = 0 if record is None else self.due_millis(record)
                 if not due:
                     self._drop(uuid, birth)
-                elif due >> MINUTE_BITS <= now:
+                elif due >> MINUTE_BITS <= now:  # else it has another end by now, and is in another minute, too
                     self._add_due(due, uuid, birth)
-            if birth != NO_BIRTH:
-                minutes = self._minutes_of[birth]
-                minutes.discard(minute)
-                if not minutes:
-                    del self._minutes_of[birth]
+            del waiting[-LOOKED_AT_ONCE * UUID_BYTES :]
+            if not waiting:
+                heapq.heappop(self._minutes)
+                del self._later[minute, birth]
+                if birth != NO_BIRTH:
+                    self._minutes_of[birth].discard(minute)
+                    if not self._minutes_of[birth]:
+                        del self._minutes_of[birth]
+            return True
 
     def _drop(self, uuid: bytes, birth: int) -> None:
         for by_birth in (self._by_birth, self._tombstones):
