@@ -258,7 +258,7 @@ def test_a_restoration_goes_on_with_no_other_backup(workshop: Workshop, tmp_path
     cut_restoration(place, root)
     repository.backup(place.to)
 
-    with pytest.raises(DirectoryNotEmpty, match="Finish that one, or remove what is there"):
+    with pytest.raises(DirectoryNotEmpty, match=r"Say that one .*, or remove what is there"):
         Engine.restore_backup(place.to, spec_at(root))
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ullage.errors import InvalidArgument, RequestTooLarge
+from ullage.errors import InvalidArgument, RequestTooLarge, TransactionTooLarge
 from ullage.wire import tickets
 from ullage.wire.bounded import AT_A_TIME, JsonBounds, decode_attributes, decode_counts
 from ullage.wire.documents import ATTRIBUTES_MAX, COUNT_MAX
@@ -103,7 +103,7 @@ def test_attributes_have_as_many_quotes_in_their_texts_as_they_like() -> None:
     assert decode_attributes(json.dumps(most).encode(), "attributes") == most
     text = {"a": json.dumps(["x"] * 100_000)}
     assert decode_attributes(json.dumps(text).encode(), "attributes") == text
-    with pytest.raises(RequestTooLarge, match="10000 attributes"):
+    with pytest.raises(TransactionTooLarge, match="20000 attributes"):
         decode_attributes(json.dumps(dict.fromkeys(map(str, range(3 * ATTRIBUTES_MAX)), "\\")).encode(), "attributes")
 
 

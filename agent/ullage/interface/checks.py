@@ -15,6 +15,7 @@ from ullage.enums import Lifetime, LineageDirection
 from ullage.errors import Elsewhere, InvalidArgument
 from ullage.interface.values import AnyFlowFile, Attributes, CheckedAttributes, Subjects
 from ullage.uuids import parse_uuid
+from ullage.wire.bounded import prepare
 from ullage.wire.documents import (
     ATTRIBUTES_MAX,
     CONDITIONS_MAX,
@@ -315,6 +316,9 @@ def volume_forgotten(container: str, accept_loss: bool) -> VolumeForgotten:
     if accept_loss is not True:
         raise InvalidArgument("all content on a forgotten volume is lost, also if it comes back: say accept_loss=True")
     return _converted({"container": container, "accept_loss": True}, VolumeForgotten)
+
+
+prepare(AcceptedLoss, EventQuery, LeaseRequest, QueueSettings, RunRequest, SessionRequest, VolumeForgotten)
 
 
 def _converted(asked: dict[str, Any], kind: type[T]) -> T:

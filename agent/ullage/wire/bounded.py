@@ -6,11 +6,11 @@ of what may have very many values some are decoded at a time.
 """
 
 import sys
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from ullage.errors import InvalidArgument, RequestTooLarge
+from ullage.errors import InvalidArgument, RequestTooLarge, TransactionTooLarge
 from ullage.wire.documents import ATTRIBUTES_MAX
 
 T = TypeVar("T")
@@ -40,6 +40,17 @@ class JsonBounds(NamedTuple):
         return decoded(raw, kind, what)
 
 
+def prepare(*kinds: Any) -> None:
+    """To be called when a module is imported, with types that several threads may decode.
+
+    msgspec 0.22 takes a type apart at its first use. Where two threads use it first at a time, one sees what the other
+    has not finished, and the process ends with a segmentation fault: an agent's did, of two threads that read and wrote
+    its node's object.
+    """
+    for kind in kinds:
+        msgspec.json.Decoder(kind)
+
+
 def decoded(raw: bytes, kind: type[T], what: str) -> T:
     """What is short, or has been counted. InvalidArgument says what is wrong with it."""
     try:
@@ -60,8 +71,10 @@ def decode_counts(raw: bytes, kind: type[dict[str, T]], what: str) -> dict[str, 
 
 
 def decode_attributes(raw: bytes, what: str) -> dict[str, str]:
-    """Those of one content. RequestTooLarge for very many, InvalidArgument for what is none."""
+    """Those of one content. TransactionTooLarge for twice as many as there may be: of fewer whoever stores them says
+    so, as on any other way in. InvalidArgument for what is none.
+    """
     # A pair has four quotation marks that stand for themselves; those in texts have a stroke before them.
-    if len(raw) > ATTRIBUTES_MAX and raw.count(b'"') - raw.count(b'\\"') > 4 * ATTRIBUTES_MAX:
-        raise RequestTooLarge(f"{what}: more than {ATTRIBUTES_MAX} attributes")
+    if len(raw) > ATTRIBUTES_MAX and raw.count(b'"') - raw.count(b'\\"') > 2 * 4 * ATTRIBUTES_MAX:
+        raise TransactionTooLarge(f"{what}: more than {2 * ATTRIBUTES_MAX} attributes, at most {ATTRIBUTES_MAX}")
     return decoded(raw, dict[str, str], what)

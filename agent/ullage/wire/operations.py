@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ullage import errors
 from ullage.contract import Opening, Right, WindowStatus
+from ullage.wire.bounded import prepare
 from ullage.wire.content import (
     HandleBatch,
     HandleContent,
@@ -483,3 +484,7 @@ BACK_UP: Final = Operation(
 
 OPERATIONS: Final = tuple(each for each in tuple(vars().values()) if isinstance(each, Operation))
 """All of these."""
+
+prepare(
+    *(kind for each in OPERATIONS for kind in (each.body, each.answer) if kind not in (None, OctetStream, PlainText))
+)

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from ullage.contract import Right
 from ullage.errors import InvalidArgument, NotFound
-from ullage.wire.bounded import JsonBounds, decode_counts
+from ullage.wire.bounded import JsonBounds, decode_counts, prepare
 from ullage.wire.documents import Count, Id, Label
 from ullage.wire.operation import OF_OTHERS, Sometimes
 from ullage.wire.where import TEXT_MAX
@@ -420,6 +420,10 @@ FEEDS: Final = (FEED_TAKE, FEED_DONE, FEED_BACK)
 WRITES: Final = (WRITE_FIND, WRITE_BEGIN, WRITE_PREPARE, WRITE_COMMIT, WRITE_ABORT)
 ACTIONS: Final = (SNAPSHOT, RENEW, RELEASE, SCAN, BIND, HOLD_EVENTS, ABOUT, SKIPPED, *FEEDS, *WRITES)
 """All there are."""
+
+prepare(
+    ContentTicket | TableTicket, PutCommand, _Step, *(kind for each in ACTIONS for kind in (each.request, each.answer))
+)
 
 TABLE_RIGHTS: Final[dict[str, tuple[Right, ...]]] = {
     "flowfiles": (Right.RECORDS,),

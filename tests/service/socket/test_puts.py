@@ -146,7 +146,7 @@ def test_what_follows_a_refused_stream_is_skipped(node: Node) -> None:
     [
         (b"{}\n{}", 3, "invalid-argument"),
         (b"{}\n" * 100_000, 2, "invalid-argument"),
-        (b"{" + b",".join(b'"%d":""' % number for number in range(30_000)) + b"}", 1, "request-too-large"),
+        (b"{" + b",".join(b'"%d":""' % number for number in range(30_000)) + b"}", 1, "transaction-too-large"),
         (b"", 10_001, "request-too-large"),
     ],
     ids=["a-mapping-too-few", "very-many-mappings", "very-many-attributes", "too-many-contents"],

@@ -18,7 +18,8 @@ from ullage.engine.files import Files
 from ullage.engine.provenance.terms import ROW_BITS, Term
 from ullage.engine.runs.blockcache import BlockCache
 from ullage.engine.runs.merging import merged
-from ullage.engine.runs.sorted_run import RunDamaged, SortedRun, write_run
+from ullage.engine.runs.sorted_run import RunDamaged, RunHead, SortedRun, write_run
+from ullage.wire.bounded import prepare
 
 SUFFIX = ".terms"
 MAGIC = b"ULLAGEPI"
@@ -44,6 +45,9 @@ class ShardHeader(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...]
     attributes: tuple[str, ...]
     span: Span
+
+
+prepare(RunHead[ShardHeader])
 
 
 class Shard:

@@ -27,6 +27,7 @@ from crc32c import crc32c
 
 from ullage.engine.files import File
 from ullage.engine.runs.sorted_run import TAIL_BYTES, ReadableRun, RunDamaged, packed_head, read_head
+from ullage.wire.bounded import prepare
 
 RUN_MAGIC = b"ULLAGERN"
 BLOCK_MAGIC = b"ULLb"
@@ -82,6 +83,9 @@ class RowsHead(msgspec.Struct, frozen=True, kw_only=True):
     ends: bytes = b""
     filter: bytes = b""
     columns_crc: int = 0
+
+
+prepare(RowsHead)
 
 
 class WrittenRows(NamedTuple):
