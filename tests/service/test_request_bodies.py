@@ -5,10 +5,12 @@ import json
 import random
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import httpx
 import pytest
 
 import ullage
@@ -20,6 +22,7 @@ from ullage.errors import RequestTooLarge
 from ullage_agent.service.access import ANONYMOUS
 from ullage_agent.service.http import decoding
 from ullage_agent.service.http.decoding import INLINE_BYTES, ValuesIn
+from ullage_agent.service.http.guard import Guard
 from ullage_agent.service.limits import Limits
 
 SIGNS = 'a,:[{"\\\n€]}'
@@ -147,3 +150,15 @@ def test_what_a_request_takes_is_counted_beside_its_answer(running: Running) -> 
         refused = running.client.post("/v1/handles/batch/get", content=large)
     assert (refused.status_code, refused.json()["slug"]) == (503, "busy")
     until(lambda: budget._total == 0, "all room to be given back")
+
+
+def test_room_is_given_back_though_nothing_can_be_noted(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one such request would have its share until the next start."""
+    noted = Mock(side_effect=OSError("the audit log is gone"))
+    monkeypatch.setattr(Guard, "_note", noted)
+    with suppress(httpx.HTTPError):  # an error of the service, or no answer: neither is what is looked at
+        running.client.post("/v1/handles/batch/get", json={"ids": ["nothing"]})
+    monkeypatch.undo()
+
+    assert noted.called
+    until(lambda: running.server.budget._total == 0, "the room to be given back")

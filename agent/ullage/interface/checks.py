@@ -15,7 +15,6 @@ from ullage.enums import Lifetime, LineageDirection
 from ullage.errors import Elsewhere, InvalidArgument
 from ullage.interface.values import AnyFlowFile, Attributes, CheckedAttributes, Subjects
 from ullage.uuids import parse_uuid
-from ullage.wire.bounded import prepare
 from ullage.wire.documents import (
     ATTRIBUTES_MAX,
     CONDITIONS_MAX,
@@ -25,6 +24,7 @@ from ullage.wire.documents import (
     NAME_CHARACTERS_MAX,
     TEXT_BYTES_MAX,
 )
+from ullage.wire.firstuse import prepare
 from ullage.wire.leases import LeaseRequest
 from ullage.wire.provenance import EventQuery
 from ullage.wire.queues import FlowFile, QueueSettings

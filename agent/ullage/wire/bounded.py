@@ -6,7 +6,7 @@ of what may have very many values some are decoded at a time.
 """
 
 import sys
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -38,17 +38,6 @@ class JsonBounds(NamedTuple):
         if len(raw) > self.values_max and (count := raw.count(b",")) > self.values_max:
             raise RequestTooLarge(f"{what}: {count} values, at most {self.values_max} are allowed")
         return decoded(raw, kind, what)
-
-
-def prepare(*kinds: Any) -> None:
-    """To be called when a module is imported, with types that several threads may decode.
-
-    msgspec 0.22 takes a type apart at its first use. Where two threads use it first at a time, one sees what the other
-    has not finished, and the process ends with a segmentation fault: an agent's did, of two threads that read and wrote
-    its node's object.
-    """
-    for kind in kinds:
-        msgspec.json.Decoder(kind)
 
 
 def decoded(raw: bytes, kind: type[T], what: str) -> T:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from ullage import errors
 from ullage.contract import Opening, Right, WindowStatus
-from ullage.wire.bounded import prepare
 from ullage.wire.content import (
     HandleBatch,
     HandleContent,
@@ -20,6 +19,7 @@ from ullage.wire.content import (
     StoredHandle,
 )
 from ullage.wire.documents import ActionResult
+from ullage.wire.firstuse import prepare
 from ullage.wire.holders import HolderStatus
 from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
 from ullage.wire.operation import (

@@ -13,8 +13,9 @@ from msgspec import Meta
 
 from ullage.contract import Right
 from ullage.errors import InvalidArgument, NotFound
-from ullage.wire.bounded import JsonBounds, decode_counts, prepare
+from ullage.wire.bounded import JsonBounds, decode_counts
 from ullage.wire.documents import Count, Id, Label
+from ullage.wire.firstuse import prepare
 from ullage.wire.operation import OF_OTHERS, Sometimes
 from ullage.wire.where import TEXT_MAX
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from ullage.contract import API_VERSION, ContentRepositoryNode, NodeSpec, NodeStatus, document_of, object_name
-from ullage.wire.bounded import prepare
+from ullage.wire.firstuse import prepare
 from ullage_agent.service.kubernetes import ApiServer
 
 prepare(ContentRepositoryNode)

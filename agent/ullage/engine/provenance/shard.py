@@ -19,7 +19,7 @@ from ullage.engine.provenance.terms import ROW_BITS, Term
 from ullage.engine.runs.blockcache import BlockCache
 from ullage.engine.runs.merging import merged
 from ullage.engine.runs.sorted_run import RunDamaged, RunHead, SortedRun, write_run
-from ullage.wire.bounded import prepare
+from ullage.wire.firstuse import prepare
 
 SUFFIX = ".terms"
 MAGIC = b"ULLAGEPI"

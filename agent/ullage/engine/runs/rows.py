@@ -27,7 +27,7 @@ from crc32c import crc32c
 
 from ullage.engine.files import File
 from ullage.engine.runs.sorted_run import TAIL_BYTES, ReadableRun, RunDamaged, packed_head, read_head
-from ullage.wire.bounded import prepare
+from ullage.wire.firstuse import prepare
 
 RUN_MAGIC = b"ULLAGERN"
 BLOCK_MAGIC = b"ULLb"

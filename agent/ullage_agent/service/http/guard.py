@@ -75,14 +75,16 @@ class Guard:
                 self._served.starts.know(state["token"], state["principal"].name)
             if state.get("is_counted"):
                 self._served.quota.give_back(state["principal"])
-            self._measure(scope, exchange)
-            self._note(scope, exchange)
-            rooms = [state[name] for name in ROOMS if name in state]
-            # A connection keeps its scope until its next request, with the body in it, all that the body became if a
-            # framework decoded it, and ids of 10,000 contents: 24 that did nothing any more had 9 GB.
-            state.clear()
-            for room in rooms:
-                room.release()
+            try:
+                self._measure(scope, exchange)
+                self._note(scope, exchange)
+            finally:
+                rooms = [state[name] for name in ROOMS if name in state]
+                # A connection keeps its scope until its next request, with the body in it, all that the body became if
+                # a framework decoded it, and ids of 10,000 contents: 24 that did nothing any more had 9 GB.
+                state.clear()
+                for room in rooms:
+                    room.release()
 
     async def _answer(self, scope: Any, exchange: "_Exchange") -> None:
         peer = scope["state"]["peer"]
