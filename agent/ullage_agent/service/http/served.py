@@ -19,10 +19,12 @@ from litestar.exceptions import MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 
 from ullage.contract import Right
+from ullage.embedded.backupruns import BackupRun
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, RequestIncomplete, ServiceStopping, Unauthenticated
 from ullage.wire.operation import OctetStream
+from ullage.wire.problems import UNEXPECTED
 from ullage_agent.service.access import ANONYMOUS, Actors, Authenticator, Principal, authorize_all, bearer
 from ullage_agent.service.audit import Audit
 from ullage_agent.service.budget import ByteBudget
@@ -101,8 +103,10 @@ class Served:
         self.refused = RefusedLog(host.clock)
         self.trail = audit
         self._log = logger("reclamation")
+        self._backups = logger("backup")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
+        self.repository.backups_here.hear(self._backup_ended)
         self.actors = Actors(self.repository, authenticator, limits)
         self.sessions = Sessions(host.clock, limits)
         self.uploads = Uploads(host.clock)
@@ -155,6 +159,7 @@ class Served:
 
     def close(self) -> None:
         """Let calls under way end. Then no session and no run is left."""
+        self.repository.backups_here.close()
         self.repository.runs.close()
         self._creating.shutdown()
         self._calling.shutdown()
@@ -164,6 +169,16 @@ class Served:
         """Write down who passed over the windows, and for what."""
         self.metrics.count("window_overrides_total")
         self.audit.warning("windows overridden", owner=owner, run=run, operations=list(operations))
+
+    def _backup_ended(self, run: BackupRun) -> None:
+        found = run.progress
+        about = {"run": found.id, "action": found.action, "owner": found.owner, "place": found.place}
+        if run.outcome != "failed":
+            self._backups.info(f"backup {run.outcome}", **about, files=found.files_done, bytes=found.bytes_done)
+        elif found.slug == UNEXPECTED.slug:
+            self._backups.error("backup failed", **about, exc_info=run.error)
+        else:
+            self._backups.error("backup failed", **about, problem=found.problem)
 
     def _told(self, run: RequestedRun) -> None:
         found = run.progress
