@@ -138,6 +138,7 @@ def test_every_minute_is_allowed_as_a_minute_by_minute_model_says(
         verdict = subject.status(REWRITE, millis)
         print(name, datetime.fromtimestamp(millis / 1000, zone), verdict)
         assert verdict.is_allowed == expected[step]
+        assert subject.allowed_millis(REWRITE, begin, millis) == MINUTE * sum(expected[:step])
         change_at = verdict.closes_millis if verdict.is_allowed else verdict.opens_millis
         later = [span[n] for n in range(step, len(span)) if expected[n] != expected[step]]
         assert later[0] == change_at if later else change_at is None or change_at >= span.stop

@@ -167,6 +167,39 @@ def test_waiting_is_bounded() -> None:
     assert holders(decided(changed(before, now_millis=NOW + MINUTE))) == ["node-0"]
 
 
+def test_only_the_time_of_windows_counts_as_waiting() -> None:
+    """A job that began in the evening is waited for as long in the night; what no window is about waited from then."""
+    seen = fleet(1, {"maintenance": {"windows": [NIGHT], "blockers": {"sparkPods": {"maxDefer": "2h"}}}})
+    busy = Blockers(by_node={"node-0": ("data/etl",)})
+    waiting = Deferral(since=time_of(NOW - 4 * HOUR), waits_for=("data/etl",))
+    wants = (MaintenanceOperation.REWRITE,)
+    evening = changed(seen, blockers=busy, objects={"node-0": node("node-0", deferral=waiting, wanted=wants)})
+
+    def at(hours: float) -> Decision:
+        moment = NOW + int(hours * HOUR)
+        objects = {"node-0": node("node-0", deferral=waiting, wanted=wants, heard=moment)}
+        return decided(changed(evening, now_millis=moment, objects=objects))
+
+    found = {hours: (holders(at(hours)), at(hours).nodes_overdue) for hours in (0, 1, 2.9, 3, 5, 26)}
+
+    assert found == {0: ([], 0), 1: ([], 0), 2.9: ([], 0), 3: (["node-0"], 0), 5: ([], 1), 26: (["node-0"], 0)}
+    assert at(2.5).next_millis == NOW + 3 * HOUR
+
+
+def test_a_ticket_is_taken_back_for_pods_that_one_of_its_operations_waits_for() -> None:
+    """It is one permission."""
+    spec = {"maintenance": {"windows": [{**NIGHT, "operations": ["Rewrite"], "schedule": "0 0 * * *"}]}}
+    waiting = Deferral(since=time_of(NOW - 7 * HOUR), waits_for=("data/etl",))
+    seen = fleet(1, spec, blockers=Blockers(by_node={"node-0": ("data/etl",)}))
+
+    def kept(*operations: MaintenanceOperation) -> list[str]:
+        held = ticket(operations=operations)
+        return holders(decided(changed(seen, objects={"node-0": node("node-0", ticket=held, deferral=waiting)})))
+
+    assert kept(MaintenanceOperation.TRUNCATE) == ["node-0"]
+    assert kept(MaintenanceOperation.TRUNCATE, MaintenanceOperation.REWRITE) == []
+
+
 def test_pods_that_cannot_be_asked_for_count_as_busy() -> None:
     """A failed query defers every node: better late than under a reader."""
     assert holders(decided(fleet(3, blockers=Blockers(problem="403")))) == []

@@ -118,7 +118,7 @@ class SparkPodSettings(Settings, frozen=True, kw_only=True):
 
     max_defer: Duration = Duration(6 * 3_600_000)
     """How long a node waits for these pods before it is reclaimed all the same, so that a job without end does not fill
-    the disk. It is at most 720h."""
+    the disk. Time counts in which windows allow the operation. It is at most 720h."""
 
 
 class PodSelector(Settings, frozen=True, kw_only=True):

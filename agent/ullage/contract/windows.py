@@ -151,6 +151,20 @@ class Calendar:
             reason=status.reason,
         )
 
+    def allowed_millis(self, operation: MaintenanceOperation, since: int, until: int) -> int:
+        """For how long the operation was allowed between two moments. Where windows opened more than OPENINGS_MAX times
+        meanwhile, what is beyond counts as a whole.
+        """
+        allowed, at = 0, since
+        for _ in range(OPENINGS_MAX):
+            opens = self._opening(operation, at)
+            if opens is None or opens >= until:
+                return allowed
+            closes, _ = self._closing(operation, opens)
+            at = min(until, opens + HORIZON_MILLIS if closes is None else closes)
+            allowed += at - opens
+        return allowed + until - at
+
     def openings(self, millis: int) -> list[Opening]:
         """Every window's last and next opening, in the order of the document."""
         return [schedule.opening(millis) for schedule in self._schedules]

@@ -9,7 +9,7 @@ A node that is silent keeps its place among the concurrent ones until its ticket
 """
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,7 +18,6 @@ from ullage.contract import (
     TICKETED,
     BlockerMode,
     Calendar,
-    ContentRepositorySpec,
     Deferral,
     MaintenanceOperation,
     Ticket,
@@ -37,15 +36,14 @@ class TicketSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
     tickets: dict[str, Ticket]
     deferrals: dict[str, Deferral]
+    overdue: int
+    """How many nodes have waited for pods longer than spec.maintenance.blockers.sparkPods.maxDefer, and still have no
+    ticket.
+    """
+
     next_millis: int | None
     window_closes_millis: int | None
     is_open: bool
-
-
-def overdue(deferrals: Iterable[Deferral | None], spec: ContentRepositorySpec, now_millis: int) -> int:
-    """How many nodes have waited longer than spec.maintenance.blockers.sparkPods.maxDefer, and still wait."""
-    longest = int(spec.maintenance.blockers.spark_pods.max_defer)
-    return sum(each is not None and now_millis - millis_of(each.since) > longest for each in deferrals)
 
 
 class TicketScheduler:
@@ -62,6 +60,7 @@ class TicketScheduler:
         self._open_nodes = {each.name for each in seen.cluster_nodes if not each.is_cordoned}
         # One moment, one answer: asked of the calendar for each of thousands of nodes, it is most of a round's time.
         self._permission = functools.cache(lambda operation: self._calendar.permission(operation, self._now))
+        self._waited = functools.cache(self._waited_millis)
 
     def schedule(self, runs: Mapping[str, RunObject]) -> TicketSchedule:
         """`runs`: the run that each node is due for, if any."""
@@ -87,9 +86,11 @@ class TicketScheduler:
                 room -= 1
         for end in {ticket.not_after for ticket in held.values()}:
             self._wake(millis_of(end))
+        waiting = {node: each for node, each in deferrals.items() if each is not None and node not in held}
         return TicketSchedule(
             tickets=held,
-            deferrals={node: each for node, each in deferrals.items() if each is not None and node not in held},
+            deferrals=waiting,
+            overdue=sum(self._is_overdue(objects[node], each, runs.get(node)) for node, each in waiting.items()),
             next_millis=min(self._wakes, default=None),
             window_closes_millis=min((v.closes_millis for v in windows if v.closes_millis is not None), default=None),
             is_open=any(window.may_start for window in windows),
@@ -113,12 +114,23 @@ class TicketScheduler:
         since = found.spec.deferral.since if found.spec.deferral is not None else time_of(self._now)
         return Deferral(since=since, waits_for=waits_for)
 
-    def _blocks(self, deferral: Deferral | None) -> bool:
+    def _blocks(self, operation: MaintenanceOperation, deferral: Deferral | None) -> bool:
+        """Whether an operation still waits for pods."""
+        # Only the time in which it was allowed counts. Of a job that begins at 20:00 and takes all night six hours are
+        # over at 02:00: a node that may be reclaimed from 01:00 to 04:00 would have waited for one hour.
         if deferral is None:
             return False
-        end = millis_of(deferral.since) + int(self._spec.maintenance.blockers.spark_pods.max_defer)
-        self._wake(end)
-        return self._now < end
+        left = int(self._spec.maintenance.blockers.spark_pods.max_defer) - self._waited(operation, deferral.since)
+        if left > 0 and self._permission(operation).is_granted:
+            self._wake(self._now + left)
+        return left > 0
+
+    def _waited_millis(self, operation: MaintenanceOperation, since: str) -> int:
+        return self._calendar.allowed_millis(operation, millis_of(since), self._now)
+
+    def _is_overdue(self, found: NodeObject, deferral: Deferral, run: RunObject | None) -> bool:
+        wanted = run.spec.operations if run is not None else found.status.wanted
+        return any(operation in wanted and not self._blocks(operation, deferral) for operation in TICKETED)
 
     def _is_kept(self, found: NodeObject, ticket: Ticket, deferral: Deferral | None) -> bool:
         report = found.status.ticket
@@ -135,7 +147,7 @@ class TicketScheduler:
         if node not in self._open_nodes:
             return False
         is_override = any(run.uid == ticket.run_uid and run.spec.override_windows for run in self._seen.runs)
-        return is_override or not self._blocks(deferral)
+        return is_override or not any(self._blocks(operation, deferral) for operation in ticket.operations)
 
     def _is_idle(self, found: NodeObject, ticket: Ticket, state: TicketState | None) -> bool:
         """Whether a window's ticket was not begun and is of no use any more: it would keep others waiting."""
@@ -152,13 +164,15 @@ class TicketScheduler:
             return None
         wanted = run.spec.operations if run is not None else status.wanted
         overrides = run is not None and run.spec.override_windows
-        if not wanted or (self._blocks(deferral) and not overrides):
-            return None
         operations: tuple[MaintenanceOperation, ...] = tuple(o for o in TICKETED if o in wanted)
         stop, reason = None, "the windows were overridden"
         if not overrides:
             permissions = {operation: self._permission(operation) for operation in operations}
-            operations = tuple(operation for operation in operations if permissions[operation].is_granted)
+            operations = tuple(
+                operation
+                for operation in operations
+                if permissions[operation].is_granted and not self._blocks(operation, deferral)
+            )
             ends = (permissions[operation].until_millis for operation in operations)
             stop = min((end for end in ends if end is not None), default=None)
             reason = "; ".join(dict.fromkeys(permissions[operation].reason for operation in operations))

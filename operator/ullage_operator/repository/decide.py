@@ -49,6 +49,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     planning: PlanningDecision = PlanningDecision()
     rollout: Rollout = Rollout()
     next_millis: int | None = None
+    nodes_overdue: int = 0
     keeps_hands_off: bool = False
     is_pending: bool = False
 
@@ -120,6 +121,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         expired=expired(after.runs, seen.now_millis),
         planning=planned,
         rollout=rolls,
+        nodes_overdue=schedule.overdue,
         is_pending=acceptance[0] == PENDING,
         next_millis=min((each for each in wakes if each is not None), default=None),
     )

@@ -13,7 +13,6 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.content import let_go
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.runs import next_millis
-from ullage_operator.node.tickets import overdue
 from ullage_operator.objects import Object, RepositoryObject, is_held
 from ullage_operator.observation import Observation
 from ullage_operator.repository.apply import Applier
@@ -248,8 +247,6 @@ def _measure(seen: Observation, decision: Decision) -> None:
     metrics.TICKETS.labels(*where).set(status.nodes_reclaiming)
     metrics.DEFERRALS.labels(*where).set(status.nodes_deferred)
     metrics.WANTING.labels(*where).set(sum(bool(found.status.wanted) for found in seen.objects.values()))
-    if seen.repository.document is not None:
-        deferrals = (spec.deferral for spec in decision.nodes.values())
-        metrics.OVERDUE.labels(*where).set(overdue(deferrals, seen.repository.spec, seen.now_millis))
+    metrics.OVERDUE.labels(*where).set(decision.nodes_overdue)
     for state, count in (("wanted", status.nodes), ("ready", status.nodes_ready), ("lost", status.nodes_lost)):
         metrics.NODES.labels(*where, state).set(count)
