@@ -164,6 +164,5 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             ),
             "message": "a ReclamationRun is immutable, but for suspend: make a new one",
         },
-        {"rule": "self.operations.all(o, o != 'Delete')", "message": "Delete needs no run: it happens by itself"},
     ],
 }

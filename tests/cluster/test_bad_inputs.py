@@ -157,7 +157,6 @@ CASES: dict[str, Bad] = {
 
 RUNS: dict[str, Bad] = {
     "a repository that is not there": Bad({"repository": "none"}, "Ready False NoRepository", "ContentRepository none"),
-    "what happens by itself": Bad({"repository": "r0", "operations": ["Delete"]}, REFUSED, "spec.*Delete needs no run"),
     "no operation": Bad({"repository": "r0", "operations": []}, REFUSED, "spec.operations"),
     "a name of no repository": Bad({"repository": "A b"}, REFUSED, "spec.repository"),
 }

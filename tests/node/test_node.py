@@ -12,11 +12,13 @@ from tests.support import TWO, ManualClock, RoomyFiles, careless_log as careless
 from ullage.contract import (
     HEARTBEAT_SECONDS,
     CompactionTrigger,
+    Duration,
     MaintenanceOperation,
     NodeSpec,
     NodeStatus,
     Ticket,
     TicketReport,
+    Window,
     time_of,
 )
 from ullage.embedded.runs import OVERRIDE, ReclamationRuns
@@ -179,6 +181,31 @@ def test_what_the_schedule_frees_under_a_ticket_is_in_its_report(tmp_path: Path)
     assert (node.report().freed_bytes, node.report().copied_bytes) == (4 * MIB, 4 * MIB)
     assert scheduled.freed_bytes == node.report().freed_bytes
     assert node.api.statuses[-1].reclaimed_bytes == 4 * MIB
+
+
+def test_a_run_gives_back_whole_dead_files(tmp_path: Path) -> None:
+    """Outside of the window that they wait for too, if it passes over windows: whoever asks for space gets that too."""
+    night = Window(
+        name="night", schedule="0 1 * * *", duration=Duration(60_000), operations=(MaintenanceOperation.DELETE,)
+    )
+    with serving(
+        tmp_path / "r", archive={"enabled": False}, compaction=UNGUARDED, maintenance={"windows": (night,)}
+    ) as node:
+        engine = node.host.repository.engine
+        node.agent.attach()
+        for _ in range(2):  # each content has a file of its own
+            for id in half_dead(engine, 2 * MIB, 2):
+                engine.handles.delete(id)
+        engine.handles.purge()
+        engine.reclamation.clean()
+        before = engine.reclamation.survey().containers[0].dead_bytes
+        asked_for = msgspec.structs.replace(given(node.clock), run="by-hand", operations=(MaintenanceOperation.DELETE,))
+        node.agent.take_over(seen(asked_for))
+        node.agent.obey()
+        node.agent.tell()
+
+    assert before == 8 * MIB
+    assert (node.report().state, node.report().freed_bytes, node.report().message) == ("Completed", before, "")
 
 
 @pytest.mark.parametrize("generation", [2, 3])

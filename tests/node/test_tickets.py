@@ -1,7 +1,15 @@
 import pytest
 
 from tests.operator.support import HOUR, MINUTE, NOW, ticket
-from ullage.contract import EmergencySettings, MaintenanceOperation, MaintenanceSettings, Ticket, time_of
+from ullage.contract import (
+    Duration,
+    EmergencySettings,
+    MaintenanceOperation,
+    MaintenanceSettings,
+    Ticket,
+    Window,
+    time_of,
+)
 from ullage_agent.node.tickets import TicketHolder, void_reason
 
 REWRITE, DELETE = MaintenanceOperation.REWRITE, MaintenanceOperation.DELETE
@@ -40,6 +48,17 @@ def test_a_valid_ticket_permits_until_it_stops() -> None:
 
     assert tickets(stop).permission_of(MaintenanceSettings())(REWRITE, NOW).until_millis == NOW + HOUR
     assert tickets(ticket()).permission_of(MaintenanceSettings())(REWRITE, NOW).until_millis is None
+
+
+def test_a_ticket_about_whole_dead_files_opens_a_closed_window_for_them() -> None:
+    """That of a run which passes over the windows; without it the agent reads them itself."""
+    closed = MaintenanceSettings(
+        windows=(Window(name="w", schedule="0 1 * * *", duration=Duration(3_600_000), operations=(DELETE,)),)
+    )
+
+    assert tickets(ticket(operations=(DELETE, REWRITE))).permission_of(closed)(DELETE, NOW).is_granted
+    assert not tickets(ticket()).permission_of(closed)(DELETE, NOW).is_granted
+    assert not tickets(ticket(operations=(DELETE,)), 2).permission_of(closed)(DELETE, NOW).is_granted
 
 
 def test_the_emergency_floor_needs_no_ticket() -> None:

@@ -6,6 +6,7 @@ import pytest
 from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, lone, node, report, repository, ticket
 from ullage.contract import (
     FINISHED_MAX,
+    TICKETED,
     Deferral,
     FinishedRun,
     MaintenanceOperation,
@@ -184,6 +185,21 @@ def test_only_the_time_of_windows_counts_as_waiting() -> None:
 
     assert found == {0: ([], 0), 1: ([], 0), 2.9: ([], 0), 3: (["node-0"], 0), 5: ([], 1), 26: (["node-0"], 0)}
     assert at(2.5).next_millis == NOW + 3 * HOUR
+
+
+def test_a_run_takes_whole_dead_files_and_waits_for_pods_as_a_whole() -> None:
+    """A window's ticket is never about them. A node carries a run out once, so nothing of it is left out."""
+    seen = changed(lone(), runs=(run(),))
+    given, other = decided(seen).nodes["node-0"].ticket, decided(lone()).nodes["node-0"].ticket
+    assert given is not None
+    assert other is not None
+    assert given.operations == (MaintenanceOperation.DELETE, *TICKETED)
+    assert MaintenanceOperation.DELETE not in other.operations
+
+    busy = Blockers(by_node={"node-0": ("data/etl",)})
+    assert holders(decided(changed(seen, blockers=busy))) == []
+    alone = changed(seen, blockers=busy, runs=(run(operations=(MaintenanceOperation.DELETE,)),))
+    assert holders(decided(alone)) == ["node-0"]
 
 
 def test_a_ticket_is_taken_back_for_pods_that_one_of_its_operations_waits_for() -> None:

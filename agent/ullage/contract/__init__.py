@@ -147,6 +147,7 @@ from ullage.contract.storage_settings import (
 )
 from ullage.contract.tickets import (
     ENDED as ENDED,
+    RUNNABLE as RUNNABLE,
     TICKETED as TICKETED,
     Ticket as Ticket,
     TicketReport as TicketReport,

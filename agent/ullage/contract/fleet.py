@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
-from ullage.contract.tickets import TICKETED, Ticket, TicketReport
+from ullage.contract.tickets import RUNNABLE, Ticket, TicketReport
 from ullage.contract.window_settings import MaintenanceOperation
 
 REPOSITORY_LABEL: Final = "ullage.dev/repository"
@@ -320,8 +320,9 @@ class RunSpec(ClusterRecord, frozen=True, kw_only=True):
     nodes: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
     """The names of the nodes to reclaim. Empty takes all."""
 
-    operations: Annotated[tuple[MaintenanceOperation, ...], Meta(min_length=1, max_length=3)] = TICKETED
-    """The operations to carry out: Truncate, Punch and Rewrite, or some of them."""
+    operations: Annotated[tuple[MaintenanceOperation, ...], Meta(min_length=1, max_length=4)] = RUNNABLE
+    """The operations to carry out: Delete, Truncate, Punch and Rewrite, or some of them. Delete takes whole dead files,
+    which also go by themselves, later or when a window is open."""
 
     policy: Annotated[str, Meta(max_length=256)] = ""
     """The policy to use instead of spec.compaction.policy, such as CompactAll. Empty keeps that one."""

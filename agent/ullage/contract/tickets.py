@@ -15,6 +15,9 @@ from ullage.contract.window_settings import MaintenanceOperation
 TICKETED: Final = (MaintenanceOperation.TRUNCATE, MaintenanceOperation.PUNCH, MaintenanceOperation.REWRITE)
 """What needs a ticket in a cluster. Delete takes dead files as a whole: agents read its windows themselves."""
 
+RUNNABLE: Final = (MaintenanceOperation.DELETE, *TICKETED)
+"""What a ReclamationRun carries out: whoever asks for space wants that of whole dead files first."""
+
 
 class TicketState(enum.StrEnum):
     """How far an agent is with its ticket."""

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from ullage.contract import TICKETED, MaintenanceOperation, RunPhase
+from ullage.contract import RUNNABLE, MaintenanceOperation, RunPhase
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import SIZE, OneOf, command, option, override
 from ullage_agent.cli.output import bar, print_json, print_rows, say, size, tell
@@ -22,7 +22,7 @@ ENDED: Final = (RunPhase.COMPLETED, RunPhase.FAILED)
 operations: Final = option(
     "--operation",
     "operations",
-    type=OneOf(TICKETED),
+    type=OneOf(RUNNABLE),
     multiple=True,
     help="This one alone; may be given more than once.",
 )

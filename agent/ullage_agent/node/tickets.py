@@ -75,10 +75,11 @@ class TicketHolder:
                 ticket, is_cordoned, generation = self.ticket, self.is_cordoned, self.generation
             if is_cordoned:
                 return answer._replace(is_granted=False, reason="the node is cordoned")
-            if operation not in TICKETED:
+            is_about = ticket is not None and operation in ticket.operations
+            if operation not in TICKETED and (answer.is_granted or not is_about):
                 return answer
             reason = void_reason(ticket, generation, millis)
-            if ticket is None or reason or operation not in ticket.operations:
+            if ticket is None or reason or not is_about:
                 return answer._replace(is_granted=False, reason=reason or f"the ticket is not about {operation}")
             stop = None if ticket.stop_after is None else millis_of(ticket.stop_after)
             return answer._replace(is_granted=True, until_millis=stop, reason=ticket.reason)

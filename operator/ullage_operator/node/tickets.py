@@ -15,6 +15,7 @@ import msgspec
 
 from ullage.contract import (
     ENDED,
+    RUNNABLE,
     TICKETED,
     BlockerMode,
     Calendar,
@@ -118,7 +119,7 @@ class TicketScheduler:
         """Whether an operation still waits for pods."""
         # Only the time in which it was allowed counts. Of a job that begins at 20:00 and takes all night six hours are
         # over at 02:00: a node that may be reclaimed from 01:00 to 04:00 would have waited for one hour.
-        if deferral is None:
+        if deferral is None or operation not in TICKETED:
             return False
         left = int(self._spec.maintenance.blockers.spark_pods.max_defer) - self._waited(operation, deferral.since)
         if left > 0 and self._permission(operation).is_granted:
@@ -164,15 +165,12 @@ class TicketScheduler:
             return None
         wanted = run.spec.operations if run is not None else status.wanted
         overrides = run is not None and run.spec.override_windows
-        operations: tuple[MaintenanceOperation, ...] = tuple(o for o in TICKETED if o in wanted)
+        known = TICKETED if run is None else RUNNABLE
+        operations: tuple[MaintenanceOperation, ...] = tuple(o for o in known if o in wanted)
         stop, reason = None, "the windows were overridden"
         if not overrides:
             permissions = {operation: self._permission(operation) for operation in operations}
-            operations = tuple(
-                operation
-                for operation in operations
-                if permissions[operation].is_granted and not self._blocks(operation, deferral)
-            )
+            operations = self._free(operations, deferral, is_run=run is not None)
             ends = (permissions[operation].until_millis for operation in operations)
             stop = min((end for end in ends if end is not None), default=None)
             reason = "; ".join(dict.fromkeys(permissions[operation].reason for operation in operations))
@@ -193,6 +191,19 @@ class TicketScheduler:
             policy="" if run is None else run.spec.policy,
             bytes_per_second=None if run is None else run.spec.bytes_per_second,
         )
+
+    def _free(
+        self, wanted: tuple[MaintenanceOperation, ...], deferral: Deferral | None, *, is_run: bool
+    ) -> tuple[MaintenanceOperation, ...]:
+        """Those that may begin now."""
+        granted = tuple(operation for operation in wanted if self._permission(operation).is_granted)
+        free = tuple(operation for operation in granted if not self._blocks(operation, deferral))
+        if not is_run:
+            return free
+        # A node carries a run out once, so nothing of it begins without what waits for pods; nor does Delete alone,
+        # which is hardly ever bound to a window, while all else waits for one.
+        is_first = free == granted and (set(TICKETED).intersection(granted) or not set(TICKETED).intersection(wanted))
+        return free if is_first else ()
 
     def _may_have_one(self, found: NodeObject) -> bool:
         """Whether the agent could make use of a ticket, and its volumes are free."""
