@@ -50,6 +50,11 @@ class Journal:
     def position(self) -> int:
         return self._pieces.position
 
+    @property
+    def is_torn(self) -> bool:
+        """It ends, as far as it was read, amid a transaction."""
+        return not self.is_complete and not self._pieces.is_at_end
+
     def close(self) -> None:
         os.close(self._descriptor)
 
