@@ -4,7 +4,7 @@ The golden samples, which NiFi's own classes wrote, show that what is read from 
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ullage.nifi import checkpoint, journal, swapfile
@@ -132,17 +132,18 @@ def overflowed(location: str) -> bytes:
     return b"\x08" + utf(location)
 
 
-def checkpoint_of(transaction: int, flowfiles: Iterable[Written], swaps: Iterable[str] = ()) -> bytes:
-    records, locations = [created(each) for each in flowfiles], [utf(swap) for swap in swaps]
-    head = utf(checkpoint.WRITER) + struct.pack(">i", 1) + utf(SERDE)
-    return b"".join(
-        (
-            head + struct.pack(">iqi", 2, transaction, len(records)) + schema((RECORD,)),
-            *records,
-            struct.pack(">i", len(locations)),
-            *locations,
-        )
-    )
+def checkpoint_pieces(
+    transaction: int, flowfiles: Iterable[Written], count: int, swaps: Sequence[str] = ()
+) -> Iterator[bytes]:
+    yield utf(checkpoint.WRITER) + struct.pack(">i", 1) + utf(SERDE) + struct.pack(">iqi", 2, transaction, count)
+    yield schema((RECORD,))
+    yield from map(created, flowfiles)
+    yield struct.pack(">i", len(swaps))
+    yield from map(utf, swaps)
+
+
+def checkpoint_of(transaction: int, flowfiles: Sequence[Written], swaps: Sequence[str] = ()) -> bytes:
+    return b"".join(checkpoint_pieces(transaction, flowfiles, len(flowfiles), swaps))
 
 
 def journal_header() -> bytes:

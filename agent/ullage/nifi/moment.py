@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from ullage.nifi.checkpoint import checkpoint_transaction, read_checkpoint, read_end
-from ullage.nifi.flowfiles import FlowFileMap, NiFiFlowFile
+from ullage.nifi.flowfiles import Attributes, FlowFileMap, NiFiFlowFile
 from ullage.nifi.journal import Journal
 from ullage.nifi.pieces import PieceReader
 from ullage.nifi.swapfile import read_swap_file
@@ -64,7 +64,7 @@ class CheckpointFile(NamedTuple):
 class NiFiMoment:
     """The FlowFiles of one moment, which `advance` moves to a later one. Close it."""
 
-    def __init__(self, directory: str, *, attributes: bool = False) -> None:
+    def __init__(self, directory: str, *, attributes: Attributes = False) -> None:
         """`directory`: NiFi's flowfile_repository. NotSurveyable if there is none that can be read here."""
         self._directory = directory
         self._attributes = attributes
