@@ -280,6 +280,11 @@ class AsyncRepository(_Facade[Repository]):
     accept_clock = _awaited(Repository.accept_clock)
     checkpoint = _awaited(Repository.checkpoint)
     backup = _awaited(Repository.backup)
+    generations = _awaited(Repository.generations)
+    verify_backup = _awaited(Repository.verify_backup)
+    backup_runs = _awaited(Repository.backup_runs)
+    backup_run = _awaited(Repository.backup_run)
+    stop_backup = _awaited(Repository.stop_backup)
 
     def __init__(self, repository: Repository) -> None:
         """Calls a repository that is open; `close` closes it."""

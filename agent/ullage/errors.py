@@ -153,6 +153,12 @@ class BackupOvertaken(UllageError):
     """Somebody else wrote a backup to the same place meanwhile, and that one counts: nothing of it was touched."""
 
 
+class BackupStopped(UllageError):
+    """Somebody stopped a backup, or looking at one, before its end. The last backup counts; the next one goes on where
+    this one was.
+    """
+
+
 class BucketRefused(UllageError):
     """A bucket is not there, or its server refuses what is asked of it: no waiting helps. Names the bucket and key."""
 
@@ -362,6 +368,6 @@ class CompactionRefused(UllageError):
 
 
 class RunUnderWay(UllageError):
-    """A run of reclamation is under way: one at a time."""
+    """A run of reclamation, a backup or a verification is under way: one of each at a time."""
 
     retry_after_seconds = PRESSURE_SECONDS

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage import EventQuery, Repository, SpaceUse
+from ullage import EventQuery, Keep, Repository, SpaceUse
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.engine import Engine
 from ullage.errors import (
@@ -17,6 +17,7 @@ from ullage.errors import (
     InvalidArgument,
     LeaseLost,
     LeaseRefused,
+    NotABackup,
     NotFound,
     QueueNotEmpty,
     QueueNotFound,
@@ -350,6 +351,53 @@ def test_it_is_checked_and_backed_up_while_it_is_used(repository: Repository, tm
     with ullage.open(tmp_path / "copy") as restored:
         assert restored.handles.get(handle.partition("@")[0]) == b"content" * 1_000
         assert restored.queues.find("in").flow_files == 1
+
+
+@ON_DISK
+def test_its_backups_are_listed_verified_and_counted(repository: Repository, tmp_path: Path) -> None:
+    """Generations, a look at all of it or at a share, what is damaged, and how far each was and who asked for it."""
+    destination = str(tmp_path / "backup")
+    seen: list[tuple[int, int]] = []
+    reports = []
+    for number in range(3):
+        repository.queues.put("in", b"content" * 10_000 * (number + 1))
+        report = repository.backup(destination, keep=Keep(last=2), on_progress=lambda *each: seen.append(each))
+        assert seen[-1] == (report.copied_bytes, report.copied_bytes)
+        reports.append(report)
+    assert [each.sequence for each in repository.generations(destination)] == [2, 3]
+
+    found = repository.verify_backup(destination, on_progress=lambda *each: seen.append(each))
+    assert (found.generations, found.damaged, found.read_files, found.read_bytes) == (2, (), found.files, found.bytes)
+    assert seen[-1] == (found.bytes, found.bytes)
+    assert repository.verify_backup(destination, generation=3).files < found.files
+    drawn = [repository.verify_backup(destination, sample=0.5, seed=4) for _ in range(2)]
+    assert drawn[0] == drawn[1]
+    assert (drawn[0].files, drawn[0].seed, drawn[0].read_files < found.files) == (found.files, 4, True)
+    damaged = next((tmp_path / "backup" / "content" / "c1").iterdir())
+    damaged.unlink()
+    told = repository.verify_backup(destination).damaged
+    assert [(each.path, each.reason) for each in told] == [(f"content/c1/{damaged.name}", "it is missing")]
+    for call in (
+        lambda: repository.generations(f"{destination}-2"),
+        lambda: repository.verify_backup(destination, generation=9),
+    ):
+        with pytest.raises(NotABackup):
+            call()
+
+    runs = repository.backup_runs()
+    assert [each.action for each in runs] == ["write"] * 3 + ["verify"] * 6
+    assert {(each.place, bool(each.owner)) for each in runs} == {(destination, True)}
+    assert all(each.began_millis <= (each.ended_millis or 0) for each in runs)
+    assert [(each.files_done, each.bytes_done) for each in runs] == [(each.files, each.bytes) for each in runs]
+    assert [(each.files, each.bytes) for each in runs[:3]] == [
+        (each.copied_files, each.copied_bytes) for each in reports
+    ]
+    assert [each.slug for each in runs] == [None] * 8 + ["no-backup"]
+    assert repository.backup_run(runs[2].id).report == reports[2]
+    assert repository.backup_run(runs[3].id).found == found
+    for ask in (repository.backup_run, repository.stop_backup):
+        with pytest.raises(NotFound):
+            ask("none")
 
 
 def test_its_state_says_what_is_in_it(repository: Repository) -> None:

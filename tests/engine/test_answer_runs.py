@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import ManualClock, Workshop, cut, flip, spec_at
 from tests.threads import begin
+from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.remembered import KEPT_MILLIS, RememberedAnswers
@@ -269,7 +270,7 @@ def test_a_backup_keeps_the_runs_that_it_is_about_to_copy(workshop: Workshop, tm
         answer(repository, *keys(name))
         repository.checkpoint()
 
-    def forget(_done: int, _total: int) -> None:
+    def forget(_: Tally) -> None:
         workshop.clock.advance(KEPT_MILLIS / 1_000)
         repository.checkpoint()
 

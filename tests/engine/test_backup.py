@@ -16,6 +16,7 @@ from tests.places import Place
 from tests.support import Workshop, committing, content_sizes, drain, flip, put_all, put_each, spec_at
 from tests.threads import begin
 from ullage.contract import ContainerSettings, Quantity
+from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
@@ -113,7 +114,7 @@ def test_writing_and_reclaiming_go_on_while_a_backup_is_written(
     put_each(repository, "q", contents)
     cleaned: list[Future[object]] = []
 
-    def interfere(done: int, total: int) -> None:
+    def interfere(_: Tally) -> None:
         if not cleaned:
             assert drain(repository, "q") == contents
             repository.checkpoint()

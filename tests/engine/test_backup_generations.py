@@ -22,6 +22,7 @@ from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupfiles import all_files, decode_manifest
 from ullage.engine.backupgenerations import generations_at, kept_sequences, reading
 from ullage.engine.backupplace import GENERATIONS, NOTES, PINS, BackupPlace
+from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.errors import BackupOvertaken, BucketRefused, NotABackup, RepositoryDamaged
@@ -368,7 +369,7 @@ def test_of_two_that_write_to_one_directory_the_second_is_refused(workshop: Work
     refused: list[object] = []
     with Engine.open(spec_at(tmp_path / "twin")) as twin:
 
-        def race(_done: int, _total: int) -> None:
+        def race(_: Tally) -> None:
             with pytest.raises(BackupOvertaken, match="at this moment"):
                 twin.backup(place.to)
             refused.append(twin)

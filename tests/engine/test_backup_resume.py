@@ -17,6 +17,7 @@ from tests.remote.test_bucket_faults import changed
 from tests.support import Workshop, drain, flip, put_all, put_each, spec_at
 from ullage.engine import backupresume
 from ullage.engine.backupplace import NOTES
+from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.errors import BucketRefused, DirectoryNotEmpty, NotARepository, RepositoryLocked
 from ullage.remote.bucket import BucketPlace
@@ -30,12 +31,13 @@ class CutShortError(Exception):
     """Where a process would be killed."""
 
 
-def cut_after(files: int) -> Callable[[int, int], None]:
+def cut_after(files: int) -> Callable[..., None]:
     """Ends whatever reports to it when so many files are done."""
-    done: list[int] = []
+    done: list[object] = []
 
-    def on_progress(reached: int, _total: int) -> None:
-        done.append(reached)
+    def on_progress(reached: Tally | int, _total: int = 0) -> None:
+        if not isinstance(reached, Tally) or reached.files_done:
+            done.append(reached)
         if len(done) == files:
             raise CutShortError
 

@@ -15,6 +15,7 @@ from tests.remote.flaky import flaky_running
 from tests.remote.test_bucket_faults import changed
 from tests.support import Workshop, flip, put_each
 from ullage.engine.backupplace import GENERATIONS
+from ullage.engine.backuptally import Tally
 from ullage.engine.backupverify import OTHER_BYTES, verify
 from ullage.errors import BucketUnavailable, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage.wire.upkeep import BackupVerification, Keep
@@ -122,7 +123,7 @@ def test_what_a_backup_drops_meanwhile_is_no_damage(workshop: Workshop, place: P
     grown(workshop, place, 3, Keep(last=3))
     drops = [Keep(last=1)]
 
-    def drop(_done: int, _total: int) -> None:
+    def drop(_: Tally) -> None:
         if drops:
             grown(workshop, place, 1, drops.pop())
             for path in contents_of(place):

@@ -10,6 +10,7 @@ import pytest
 from tests.failing_files import FailingFiles
 from tests.support import ManualClock, Workshop, committing, cut, drain, flip, put_each, spec_at
 from tests.threads import begin
+from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.files import DiskUsage, OsFiles
 from ullage.engine.ledger.blockrows import OVERHEAD_BYTES, BlockRows
@@ -470,7 +471,7 @@ def test_a_backup_keeps_merged_runs_that_it_is_about_to_copy(workshop: Workshop,
     with_runs(workshop, 4)
     repository = workshop.repository
 
-    def progress(_done: int, _total: int) -> None:
+    def progress(_: Tally) -> None:
         merge(repository)
         repository.checkpoint()
 

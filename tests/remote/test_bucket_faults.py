@@ -17,6 +17,7 @@ from tests.remote.flaky import flaky_running
 from tests.support import Workshop, put_all, put_each, spec_at
 from tests.threads import begin
 from ullage.embedded.backupplaces import place_of_backup
+from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, UnknownPlugin
 from ullage.interface.buckets import Bucket
@@ -99,7 +100,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(
         put_each(repository, "q", contents[:2])
         kills = [own.kill]
 
-        def killed_once(_done: int, _total: int) -> None:
+        def killed_once(_: Tally) -> None:
             if kills:
                 kills.pop()()
                 begin(own.start)
@@ -108,7 +109,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_nothing(
         assert not kills
         put_each(repository, "q", contents[2:])
         with pytest.raises(BucketUnavailable, match=r"bucket 'flows' did not serve s3://flows/b/\S+ in 0\.5 s"):
-            repository.backup(changed(place, patience_seconds=IMPATIENT).to, lambda _done, _total: own.kill())
+            repository.backup(changed(place, patience_seconds=IMPATIENT).to, lambda _: own.kill())
         own.start()
 
         assert restored_queue(place, tmp_path / "first", "q") == contents[:2]
@@ -145,7 +146,7 @@ def test_of_two_backups_that_race_one_loses_and_the_other_is_whole(
         put_all(repository, "q", [b"3" * 60 * KB])
         races = [twin.backup]
 
-        def raced_once(_done: int = 0, _total: int = 0) -> None:
+        def raced_once(_: Tally | None = None) -> None:
             if races:
                 races.pop()(bucket.to)
 
@@ -170,7 +171,7 @@ def test_what_was_put_after_a_backup_began_is_not_removed_by_it(workshop: Worksh
     beside = bucket.folder.with_name("beside")
     beside.write_bytes(b"x")
 
-    def put_beside(_done: int, _total: int) -> None:
+    def put_beside(_: Tally) -> None:
         after.write_text("x")
 
     repository.backup(bucket.to, put_beside)

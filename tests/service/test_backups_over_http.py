@@ -1,26 +1,35 @@
 """`POST /v1/backup`: a client chooses where, but only within the folder and the buckets that the settings name."""
 
 import json
-from collections.abc import Iterator
+import shutil
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 from click.testing import CliRunner
 from structlog.testing import capture_logs
 
 import ullage
 from tests.places import ACCESS_KEY, Gateway, Place
-from tests.service.running import Running, document_at
+from tests.service.running import Running, document_at, until
+from tests.support import flip
 from ullage.contract import BackupBucket
-from ullage.errors import BucketRefused, InvalidArgument
-from ullage.wire.upkeep import Keep
+from ullage.errors import BackupStopped, BucketRefused, InvalidArgument, UllageError
+from ullage.wire.upkeep import BackupProgress, Keep
 from ullage_agent.cli.app import app
 
 
 def refusal(running: Running, destination: Path) -> str:
     """What the service says to a backup that it does not write."""
     answer = running.client.post("/v1/backup", json={"destination": str(destination)})
+    if answer.status_code == 202:  # what lies there is only found out when it is written
+        run = run_of(running, answer)
+        assert run.slug == "invalid-argument"
+        return str(run.problem)
     assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (400, "invalid-argument"), answer.text
     return str(answer.json()["detail"])
 
@@ -40,12 +49,170 @@ def test_a_backup_goes_nowhere_else(where: str, tmp_path: Path) -> None:
     (backups / "link").symlink_to(tmp_path / "elsewhere")
     with Running(document_at(tmp_path / "r", service={"backup_directory": str(backups)})) as running:
         said = refusal(running, tmp_path / where)
-        written = running.client.post("/v1/backup", json={"destination": f"{backups}/a/b"})
+        run_of(running, running.client.post("/v1/backup", json={"destination": f"{backups}/a/b"}))
 
     assert str(backups) in said
     assert list((tmp_path / "elsewhere").iterdir()) == []
-    assert written.status_code == 200
     assert (backups / "a" / "b" / "backup.json").is_file()
+
+
+def run_of(running: Running, answer: httpx.Response) -> BackupProgress:
+    """What came of one that was begun."""
+    assert answer.status_code == 202, answer.text
+
+    def found() -> BackupProgress:
+        told = running.client.get(f"/v1/backup/runs/{answer.json()['id']}")
+        return msgspec.json.decode(told.content, type=BackupProgress)
+
+    until(lambda: found().ended_millis is not None, "it has ended")
+    return found()
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "backups/../elsewhere", "backups-of-others", "backups/link"])
+def test_no_backup_is_looked_at_elsewhere(where: str, tmp_path: Path) -> None:
+    """Neither its generations nor its files, though there is one: who may ask learns nothing of other directories."""
+    backups = tmp_path / "backups"
+    (backups / "mine").mkdir(parents=True)
+    with Running(document_at(tmp_path / "r", service={"backup_directory": str(backups)})) as running:
+        run_of(running, running.client.post("/v1/backup", json={"destination": f"{backups}/mine"}))
+        for other in ("elsewhere", "backups-of-others"):
+            shutil.copytree(backups / "mine", tmp_path / other)
+        (backups / "link").symlink_to(tmp_path / "elsewhere")
+        listed = running.client.get("/v1/backup/generations", params={"source": str(tmp_path / where)})
+        verified = running.client.post("/v1/backup/verify", json={"source": str(tmp_path / where)})
+        if verified.status_code == 202:  # what lies there is only found out when it is looked at
+            found = run_of(running, verified)
+            assert (found.found, found.slug) == (None, "invalid-argument")
+        else:
+            assert verified.status_code == 400, verified.text
+        assert listed.status_code == 400, listed.text
+        mine = running.client.get("/v1/backup/generations", params={"source": f"{backups}/mine"})
+
+    assert [each["sequence"] for each in mine.json()] == [1]
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Running, threading.Lock]]:
+    """A service with a FlowFile, and the lock that holds its backups up before their first file."""
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    with Running(document_at(tmp_path / "r", service={"backup_directory": str(backups)})) as running:
+        with ullage.connect(running.url) as repository:
+            repository.queues.put("q", b"x" * 60_000)
+        yield running, running.server.host.repository.engine._backup._lock
+
+
+def test_who_looks_sees_what_goes_on(held: tuple[Running, threading.Lock], tmp_path: Path) -> None:
+    """Who asked, for what, since when; another one is refused with its name, and a repeat of the first is the same."""
+    running, lock = held
+
+    def asked() -> httpx.Response:
+        there = {"destination": f"{tmp_path}/backups/a"}
+        return running.client.post("/v1/backup", json=there, headers={"Idempotency-Key": "k"})
+
+    with lock:
+        begun = asked().json()
+        again = asked().json()
+        other = running.client.post("/v1/backup", json={"destination": f"{tmp_path}/backups/b"})
+        [goes_on] = running.client.get("/v1/backup/runs").json()
+    ended = run_of(running, asked())
+
+    assert begun["id"] == again["id"] == goes_on["id"] == ended.id
+    assert (goes_on["action"], goes_on["place"]) == ("write", f"{tmp_path}/backups/a")
+    assert goes_on["owner"]
+    assert (goes_on["ended_millis"], goes_on["files_done"], ended.began_millis) == (None, 0, begun["began_millis"])
+    assert (other.status_code, other.json()["slug"]) == (409, "run-under-way")
+    assert begun["id"] in other.json()["detail"]
+    assert ended.report is not None
+    assert (ended.files_done, ended.bytes_done) == (ended.files, ended.bytes)
+    assert (ended.files, ended.bytes) == (ended.report.copied_files, ended.report.copied_bytes)
+    assert not (tmp_path / "backups" / "b").exists()
+
+
+def test_a_backup_that_nobody_waits_for_any_more_is_stopped(
+    held: tuple[Running, threading.Lock], tmp_path: Path
+) -> None:
+    """By an error of whoever is told how far it is, or by a person; the next one is not held up by that."""
+    running, lock = held
+    place = f"{tmp_path}/backups/a"
+
+    def gives_up(_done: int, _total: int) -> None:
+        raise KeyboardInterrupt
+
+    with ullage.connect(running.url) as repository:
+        with lock, pytest.raises(KeyboardInterrupt):
+            repository.backup(place, on_progress=gives_up)
+        until(lambda: repository.backup_runs()[-1].ended_millis is not None, "it has stopped")
+        with lock:
+            waiting = threading.Thread(target=lambda: stopped.append(refused(lambda: repository.backup(place))))
+            stopped: list[Exception] = []
+            waiting.start()
+            until(lambda: len(repository.backup_runs()) == 2, "it has begun")
+            repository.stop_backup(repository.backup_runs()[-1].id)
+        waiting.join()
+        assert [each.slug for each in repository.backup_runs()] == ["backup-stopped"] * 2
+        assert [type(each) for each in stopped] == [BackupStopped]
+        assert repository.backup(place).generation == 1
+
+
+def refused(call: Callable[[], object]) -> Exception:
+    """What it raises."""
+    with pytest.raises(UllageError) as told:
+        call()
+    return told.value
+
+
+def test_the_end_of_a_service_stops_its_backup(tmp_path: Path) -> None:
+    """It waits for no more than the file that is under way."""
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    with Running(document_at(tmp_path / "r", service={"backup_directory": str(backups)})) as running:
+        repository = running.server.host.repository
+        lock = repository.engine._backup._lock
+        lock.acquire()
+        running.client.post("/v1/backup", json={"destination": f"{backups}/a"})
+        [run] = repository.backups_here.all()
+
+        def release() -> None:
+            run.stop.wait(30)
+            lock.release()
+
+        threading.Thread(target=release).start()
+
+    assert (run.over.is_set(), run.outcome) == (True, "stopped")
+    assert not (backups / "a" / "backup.json").exists()
+
+
+def test_the_commands_tell_the_same_of_a_service_as_of_files(tmp_path: Path) -> None:
+    """Generations and verification, to the character; runs are a service's alone."""
+    place = f"{tmp_path}/backups/a"
+    (tmp_path / "backups").mkdir()
+    service = {"backup_directory": f"{tmp_path}/backups"}
+    with capture_logs(), Running(document_at(tmp_path / "r", service=service)) as running:
+        with ullage.connect(running.url) as repository:
+            for content in (b"x" * 60_000, b"y" * 70_000):
+                repository.queues.put("q", content)
+                repository.backup(place, keep=Keep(last=2))
+        served = ["--url", running.url]
+        looks = [["list"], ["list", "--json"], ["verify", "--seed", "1"], ["verify", "--sample", "40%", "--seed", "7"]]
+        for name, *options in (*looks, ["verify", "--generation", "9"], ["verify", "--seed", "1", "--json"]):
+            told = [
+                CliRunner().invoke(app, ["backup", name, place, *options, *more], env={"ULLAGE_URL": ""})
+                for more in ([], served)
+            ]
+            assert told[0].stdout == told[1].stdout
+            assert told[0].exit_code == told[1].exit_code
+        flipped = next((tmp_path / "backups" / "a" / "content" / "c1").iterdir())
+        flip(flipped, 5)
+        damaged = CliRunner().invoke(app, ["backup", "verify", place, *served])
+        runs = CliRunner().invoke(app, ["backup", "runs", *served])
+        as_json = CliRunner().invoke(app, ["backup", "runs", *served, "--json"])
+        nowhere = CliRunner().invoke(app, ["backup", "runs"])
+
+    assert (damaged.exit_code, flipped.name in damaged.stderr) == (1, True)
+    assert (runs.exit_code, runs.stdout.count(place)) == (0, 2 + 5 + 1)  # once in a problem
+    assert [each["action"] for each in json.loads(as_json.stdout)["runs"]] == ["write"] * 2 + ["verify"] * 5
+    assert nowhere.exit_code == 2
 
 
 def written(file: Path, secret: str) -> Path:
@@ -81,6 +248,9 @@ def test_a_service_backs_up_into_a_bucket_that_is_allowed(allowed: BackupBucket,
             report = repository.backup(f"{allowed.url}/node-1", keep=Keep(last=2))
             assert (report.generation, report.generations, report.lost) == (generation, generation, ())
         repository.backup(ullage.Bucket(url=allowed.url + "/node-2/"))
+        assert [each.sequence for each in repository.generations(f"{allowed.url}/node-1")] == [1, 2]
+        found = repository.verify_backup(ullage.Bucket(url=allowed.url + "/node-1"))
+        assert (found.generations, found.damaged, found.read_files) == (2, (), found.files)
 
     for node in ("node-1", "node-2"):
         place = ullage.Bucket(
@@ -96,8 +266,12 @@ def test_a_backup_goes_into_no_other_bucket(allowed: BackupBucket, bucket: Place
     url, up = allowed.url, allowed.url.rpartition("/")[0]
     with allowing(tmp_path / "r", allowed) as running:
         for elsewhere in (f"{url}-of-others", f"{url}/../elsewhere", "s3://other/b", f"{url}//b", "s3://", up):
-            answer = running.client.post("/v1/backup", json={"destination": elsewhere})
-            assert answer.status_code == 400, answer.text
+            answers = (
+                running.client.post("/v1/backup", json={"destination": elsewhere}),
+                running.client.post("/v1/backup/verify", json={"source": elsewhere}),
+                running.client.get("/v1/backup/generations", params={"source": elsewhere}),
+            )
+            assert [answer.status_code for answer in answers] == [400] * 3, answers
     with allowing(tmp_path / "s") as running:
         nowhere = running.client.post("/v1/backup", json={"destination": url})
 
@@ -122,14 +296,14 @@ def test_credentials_are_rotated_and_told_to_nobody(
     """A bucket that refuses is told as such; neither answer, log nor audit has what was in the file, then or later."""
     file = written(Path(allowed.credentials_file), "what-it-was-before")
     with capture_logs() as logs, allowing(tmp_path / "r", allowed) as running:
-        refused = running.client.post("/v1/backup", json={"destination": allowed.url})
+        rejected = run_of(running, running.client.post("/v1/backup", json={"destination": allowed.url}))
         with ullage.connect(running.url) as repository, pytest.raises(BucketRefused, match="SignatureDoesNotMatch"):
             repository.backup(allowed.url)
         written(file, gateway.secret)
-        done = running.client.post("/v1/backup", json={"destination": allowed.url})
+        done = run_of(running, running.client.post("/v1/backup", json={"destination": allowed.url}))
 
-    assert (refused.status_code, done.status_code) == (502, 200)
-    told = [refused.text, done.text, json.dumps(logs, default=str), *capfd.readouterr()]
+    assert (rejected.slug, done.slug) == ("bucket-refused", None)
+    told = [repr(rejected), repr(done), json.dumps(logs, default=str), *capfd.readouterr()]
     told += [path.read_text() for path in (tmp_path / "r" / "audit").glob("*") if path.is_file()]
     assert allowed.url in "".join(told)
     for secret in (gateway.secret, "what-it-was-before", ACCESS_KEY):

@@ -83,6 +83,7 @@ class World:
             "id": lambda: self.run if part == "reclamation" else self.handle,
             "ids": lambda: [self.handle],
             "destination": lambda: "copy",
+            "source": lambda: "copy",
             "container": lambda: "c1",
         }
         return known[name]()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from ullage.client.backups import ended, named_place
 from ullage.client.handles import RemoteHandles
 from ullage.client.heartbeats import Heartbeats
 from ullage.client.leases import RemoteLeases
@@ -12,15 +13,14 @@ from ullage.client.queues import RemoteQueues
 from ullage.client.reclamation import RemoteReclamation
 from ullage.client.retries import Retries
 from ullage.client.session import RemoteSession
-from ullage.errors import InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import (
     accepted_loss,
     checked_number,
     checked_part,
-    checked_path,
     checked_text,
     session_request,
+    verification_request,
     volume_forgotten,
 )
 from ullage.interface.repository import Bytes, Repository
@@ -30,7 +30,16 @@ from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside, SetAsideDrop
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport, Keep
+from ullage.wire.upkeep import (
+    BackupGeneration,
+    BackupProgress,
+    BackupReport,
+    BackupRequest,
+    BackupVerification,
+    CheckpointReport,
+    CheckReport,
+    Keep,
+)
 from ullage.wire.volumes import Volume
 
 
@@ -97,15 +106,36 @@ class RemoteRepository(Repository):
     def backup(
         self, destination: str | Bucket, *, keep: Keep | None = None, on_progress: Bytes | None = None
     ) -> BackupReport:
-        if isinstance(destination, Bucket):
-            if destination != Bucket(url=destination.url):
-                raise InvalidArgument(
-                    "how a service reaches a bucket spec.service.backupBuckets says: name it by its URL alone"
-                )
-            destination = destination.url
-        return self.link.ask(
-            operations.BACK_UP, BackupRequest(destination=checked_path(destination, "a backup's directory"), keep=keep)
-        )
+        asked = BackupRequest(destination=named_place(destination), keep=keep)
+        run = ended(self.link, self.link.ask(operations.BACK_UP, asked), on_progress)
+        assert run.report is not None  # else it has a problem
+        return run.report
+
+    def generations(self, source: str | Bucket) -> list[BackupGeneration]:
+        return self.link.ask(operations.LIST_GENERATIONS, query={"source": named_place(source)})
+
+    def verify_backup(
+        self,
+        source: str | Bucket,
+        *,
+        generation: int | None = None,
+        sample: float = 1.0,
+        seed: int | None = None,
+        on_progress: Bytes | None = None,
+    ) -> BackupVerification:
+        asked = verification_request(named_place(source), generation, sample, seed)
+        run = ended(self.link, self.link.ask(operations.VERIFY_BACKUP, asked), on_progress)
+        assert run.found is not None  # else it has a problem
+        return run.found
+
+    def backup_runs(self) -> list[BackupProgress]:
+        return self.link.ask(operations.LIST_BACKUPS)
+
+    def backup_run(self, id: str) -> BackupProgress:
+        return self.link.ask(operations.GET_BACKUP, run=checked_text(id, "a run"))
+
+    def stop_backup(self, id: str) -> BackupProgress:
+        return self.link.ask(operations.STOP_BACKUP, run=checked_text(id, "a run"))
 
     def close(self) -> None:
         self._heartbeats.close()

@@ -2,7 +2,9 @@
 
 import os
 
+from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupplace import BackupPlace
+from ullage.engine.files import OsFiles
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.interface.checks import checked_path
 
@@ -16,3 +18,16 @@ def place_of_backup(said: str | os.PathLike[str] | Bucket) -> str | BackupPlace:
     from ullage.remote.bucket import BucketPlace
 
     return BucketPlace(checked_bucket(said))
+
+
+def place_to_read(said: str | os.PathLike[str] | Bucket, within: str = "") -> BackupPlace:
+    """The place of a backup that is looked at; no link below the folder `within` is followed."""
+    place = place_of_backup(said)
+    return DirectoryPlace(OsFiles(), os.path.abspath(place), within) if isinstance(place, str) else place
+
+
+def name_of_place(said: str | os.PathLike[str] | Bucket) -> str:
+    """What people call it; nothing of how a bucket is reached."""
+    if isinstance(said, Bucket):
+        return said.url
+    return checked_path(os.fspath(said) if isinstance(said, os.PathLike) else said, "a backup's directory")

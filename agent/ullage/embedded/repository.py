@@ -16,7 +16,9 @@ from ullage.contract import (
     load_yaml,
 )
 from ullage.embedded.acting import LOCAL, Acting
-from ullage.embedded.backupplaces import place_of_backup
+from ullage.embedded.backupplaces import name_of_place
+from ullage.embedded.backupruns import BackupRuns
+from ullage.embedded.backups import EmbeddedBackups
 from ullage.embedded.content import ReadableContent, readable
 from ullage.embedded.handles import EmbeddedHandles
 from ullage.embedded.holders import Holders
@@ -42,6 +44,7 @@ from ullage.interface.checks import (
     checked_number,
     checked_part,
     session_request,
+    verification_request,
     volume_forgotten,
 )
 from ullage.interface.repository import Bytes, Repository
@@ -52,7 +55,17 @@ from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, LogStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
-from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, Keep, RecoveryReport
+from ullage.wire.upkeep import (
+    BackupGeneration,
+    BackupProgress,
+    BackupReport,
+    BackupVerification,
+    CheckpointReport,
+    CheckReport,
+    Keep,
+    RecoveryReport,
+    VerificationRequest,
+)
 from ullage.wire.volumes import Volume
 
 
@@ -74,6 +87,7 @@ class EmbeddedRepository(Repository):
         node: str = "",
         acting: Acting = LOCAL,
         runs: ReclamationRuns | None = None,
+        backup_runs: BackupRuns | None = None,
         seals: Seals | None = None,
         held: Holders | None = None,
         maintenance: MaintenanceRunner | None = None,
@@ -89,6 +103,7 @@ class EmbeddedRepository(Repository):
         self.acting = acting
         self.owner = acting.owner
         self.runs = runs or ReclamationRuns(engine)
+        self.backups_here = backup_runs or BackupRuns(engine.clock)
         self.seals = seals or Seals()
         self.held = held or Holders(engine)
         self.keys = Keys(engine.idempotency, self.owner)
@@ -100,6 +115,7 @@ class EmbeddedRepository(Repository):
         self.provenance: EmbeddedProvenance = EmbeddedProvenance(engine, acting)
         self.reclamation: EmbeddedReclamation = EmbeddedReclamation(engine, self.runs, self.owner)
         self.leases: EmbeddedLeases = EmbeddedLeases(engine.leases, acting)
+        self._backups = EmbeddedBackups(engine, self.backups_here, self.owner)
         refuse_in_child(self)
 
     def acting_for(self, acting: Acting) -> "EmbeddedRepository":
@@ -110,6 +126,7 @@ class EmbeddedRepository(Repository):
             node=self.node,
             acting=acting,
             runs=self.runs,
+            backup_runs=self.backups_here,
             seals=self.seals,
             held=self.held,
             maintenance=self._maintenance,
@@ -313,8 +330,50 @@ class EmbeddedRepository(Repository):
     ) -> BackupReport:
         """`within` is a folder that others may write to, with the destination in it: no link below it is followed."""
         self._require_open()
-        place = place_of_backup(destination)
-        return self.engine.backup(place, on_progress or (lambda _done, _total: None), within, keep)
+        return self._backups.write(destination, keep, on_progress, within)
+
+    def begin_backup(
+        self, destination: str | Bucket, *, keep: Keep | None = None, within: str = "", key: str | None = None
+    ) -> BackupProgress:
+        """Begin what `backup` waits for. RunUnderWay. `key` finds the one that it began before."""
+        self._require_open()
+        return self._backups.begin_writing(destination, keep, within, key)
+
+    def generations(self, source: str | Bucket, *, within: str = "") -> list[BackupGeneration]:
+        self._require_open()
+        return self._backups.generations(source, within)
+
+    def verify_backup(
+        self,
+        source: str | Bucket,
+        *,
+        generation: int | None = None,
+        sample: float = 1.0,
+        seed: int | None = None,
+        on_progress: Bytes | None = None,
+    ) -> BackupVerification:
+        self._require_open()
+        asked = verification_request(name_of_place(source), generation, sample, seed)
+        return self._backups.verify(source, asked, on_progress, "")
+
+    def begin_verification(
+        self, source: str | Bucket, asked: VerificationRequest, *, within: str = "", key: str | None = None
+    ) -> BackupProgress:
+        """Begin what `verify_backup` waits for, as `begin_backup` does."""
+        self._require_open()
+        return self._backups.begin_verifying(source, asked, within, key)
+
+    def backup_runs(self) -> list[BackupProgress]:
+        self._require_open()
+        return self._backups.all()
+
+    def backup_run(self, id: str) -> BackupProgress:
+        self._require_open()
+        return self._backups.find(id)
+
+    def stop_backup(self, id: str) -> BackupProgress:
+        self._require_open()
+        return self._backups.stop(id)
 
     def forked(self) -> None:
         """Called in a forked child: from now on everything is refused."""
@@ -327,6 +386,7 @@ class EmbeddedRepository(Repository):
         self._is_closed = True
         closed: Any = ClosedPart()
         self.handles = self.queues = self.provenance = self.reclamation = self.leases = closed
+        self.backups_here.close()
         self.runs.close()
         maintenance, self._maintenance = self._maintenance, None
         if maintenance is not None:

@@ -1,7 +1,6 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
-import secrets
 from collections.abc import Callable, Mapping
 
 from ullage.contract import (
@@ -12,12 +11,10 @@ from ullage.contract import (
     Metadata,
     StorageSettings,
 )
-from ullage.embedded.backupplaces import place_of_backup
+from ullage.embedded.backupplaces import name_of_place, place_to_read
+from ullage.embedded.backups import told_of, verification_of
 from ullage.embedded.repository import described, open_embedded
-from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupgenerations import generations_at, reading
-from ullage.engine.backupplace import BackupPlace
-from ullage.engine.backupverify import verify
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.opening import RepositoryIdentity
@@ -25,6 +22,7 @@ from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
 from ullage.errors import InvalidArgument
 from ullage.interface.buckets import Bucket
+from ullage.interface.checks import verification_request
 from ullage.interface.repository import Bytes
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import (
@@ -109,7 +107,7 @@ def restore(
     >>> restored.backup.last_id == report.last_id, restored.check.problems
     (True, ())
     """
-    place = _place_of(source)
+    place = place_to_read(source)
     with reading(place, generation) as manifest:
         document = _document_of(manifest.identity, root, dict(containers or {}))
         report = restore_manifest(
@@ -150,7 +148,7 @@ def generations(source: str | os.PathLike[str] | Bucket) -> list[BackupGeneratio
     >>> [each.sequence for each in ullage.generations("copy")]
     [2, 3]
     """
-    return generations_at(_place_of(source))
+    return generations_at(place_to_read(source))
 
 
 def verify_backup(
@@ -172,15 +170,8 @@ def verify_backup(
     >>> found.read_files == found.files, found.damaged
     (True, ())
     """
-    if not 0 <= sample <= 1:
-        raise InvalidArgument(f"a sample is a share from 0 to 1, not {sample:g}")
-    drawn = secrets.randbits(32) if seed is None else seed
-    return verify(_place_of(source), generation, sample, drawn, on_progress or (lambda _done, _total: None))
-
-
-def _place_of(source: str | os.PathLike[str] | Bucket) -> BackupPlace:
-    said = place_of_backup(source)
-    return DirectoryPlace(OsFiles(), os.path.abspath(said)) if isinstance(said, str) else said
+    asked = verification_request(name_of_place(source), generation, sample, seed)
+    return verification_of(place_to_read(source), asked, told_of(on_progress))
 
 
 def _document_of(

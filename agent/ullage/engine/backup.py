@@ -36,6 +36,7 @@ from ullage.engine.backupgenerations import FollowedManifest, followed_at, liste
 from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, BackupPlace
 from ullage.engine.backupresume import NotedCopies, files_there
 from ullage.engine.backupswaps import swap_sources
+from ullage.engine.backuptally import Progress
 from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
 from ullage.engine.content.store import FileContentStore
@@ -72,8 +73,6 @@ from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 from ullage.errors import DirectoryNotEmpty, InvalidArgument
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport, Keep
-
-Progress = Callable[[int, int], None]
 
 
 class Backup:
@@ -116,8 +115,8 @@ class Backup:
         within: str = "",
         keep: Keep | None = None,
     ) -> BackupReport:
-        """Bring the backup in a directory or another place up to date, or begin one; `on_progress` gets bytes copied
-        and to copy.
+        """Bring the backup in a directory or another place up to date, or begin one; `on_progress` is told what is
+        copied and to copy.
 
         Until it returns, nothing dead is given back. DirectoryNotEmpty: it holds something else; InvalidArgument: it
         lies in the repository, or another package or memory keeps content or FlowFiles. An error leaves the last backup

@@ -1,6 +1,6 @@
 """Copying the files of a repository to where its backup lies, as many at a time as that place takes."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -11,6 +11,7 @@ from ullage.engine.backupdirectory import read_pieces
 from ullage.engine.backupfiles import RUNS_DIRECTORIES, BackupFile, is_run
 from ullage.engine.backupplace import BackupPlace
 from ullage.engine.backupresume import NotedCopies
+from ullage.engine.backuptally import Progress, Tally
 from ullage.engine.content.availability import Damage
 from ullage.engine.documents import unavailable_event_file, unavailable_run
 from ullage.engine.files import Files
@@ -19,7 +20,6 @@ from ullage.engine.ledger.blockrows import BLOCKS_SPACE
 from ullage.errors import ContentMissing
 from ullage.wire.unavailable import UnavailableContent
 
-Progress = Callable[[int, int], None]
 Source = tuple[str, BackupFile]
 """Where a file is now, and what it is in the backup."""
 
@@ -78,16 +78,18 @@ class Copier:
         """What was put of the sources, with the checksums; what can't be read is in `damages`."""
         total = sum(file.length for _, file in sources)
         done = 0
+        on_progress(Tally(0, len(sources), 0, total))
         copied: list[BackupFile] = []
         place = self._place
-        for (_, file), copy in in_lanes(sources, self._copy, _length, place.lanes, place.in_flight_bytes):
+        copying = in_lanes(sources, self._copy, _length, place.lanes, place.in_flight_bytes)
+        for files_done, ((_, file), copy) in enumerate(copying, 1):
             self.damages.add(copy)
             if copy.file is not None:
                 copied.append(copy.file)
                 if not copy.is_damaged:
                     self._noted.add(copy.file)
             done += file.length
-            on_progress(done, total)
+            on_progress(Tally(files_done, len(sources), done, total))
         return copied
 
     def _copy(self, job: Source) -> _Copy:

@@ -1,6 +1,6 @@
 """Whether a backup can be restored: what its manifests list is there, and is what was written (docs/storage.md)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -9,12 +9,12 @@ from ullage.beneath import LeadsOut
 from ullage.engine.backupfiles import BackupFile, BackupManifest, all_files, newest_manifest
 from ullage.engine.backupgenerations import older_manifest
 from ullage.engine.backupplace import BackupPlace
+from ullage.engine.backuptally import Progress, Tally, untold
 from ullage.engine.lanes import in_lanes
 from ullage.errors import ContentMissing, NotABackup, RepositoryDamaged
 from ullage.wire.unavailable import LISTED_MAX
 from ullage.wire.upkeep import BackupDamage, BackupVerification
 
-Progress = Callable[[int, int], None]
 OTHER_BYTES = "its bytes are not what was written: they do not match its checksum"
 
 
@@ -30,7 +30,7 @@ def verify(
     generation: int | None,
     sample: float,
     seed: int,
-    on_progress: Progress = lambda _done, _total: None,
+    on_progress: Progress = untold,
 ) -> BackupVerification:
     """Look at the files of one generation, or of all: each is there in its length, and a `sample` of them, a share that
     the seed draws, is read and compared. It writes nothing, and pins nothing: what a backup drops meanwhile does not
@@ -52,13 +52,15 @@ def verify(
     drawn = [each for each in there if _is_drawn(each.file, sample, seed)]
     total = sum(each.file.length for each in drawn)
     done = 0
-    for each, reason in in_lanes(
+    on_progress(Tally(0, len(drawn), 0, total))
+    reading = in_lanes(
         drawn, lambda one: _wrong(place, one.file), lambda one: one.file.length, place.lanes, place.in_flight_bytes
-    ):
+    )
+    for files_done, (each, reason) in enumerate(reading, 1):
         if reason:
             damages.append(_damage(each, reason))
         done += each.file.length
-        on_progress(done, total)
+        on_progress(Tally(files_done, len(drawn), done, total))
     damages = list(_still(place, damages))
     return BackupVerification(
         generations=len(manifests),

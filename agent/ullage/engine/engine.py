@@ -17,6 +17,7 @@ from ullage.contract import ContentRepositorySpec, PermissionFor, default_permis
 from ullage.engine.backup import Backup
 from ullage.engine.backupcontent import ContentGatherer
 from ullage.engine.backupplace import BackupPlace
+from ullage.engine.backuptally import Progress, untold
 from ullage.engine.believed import BelievedClock, ClockReading
 from ullage.engine.careful import CarefulRestore
 from ullage.engine.check.check import CheckedParts, check_repository
@@ -374,7 +375,7 @@ class Engine:
     def backup(
         self,
         destination: str | BackupPlace,
-        on_progress: Callable[[int, int], None] = lambda _d, _t: None,
+        on_progress: Progress = untold,
         within: str = "",
         keep: Keep | None = None,
     ) -> BackupReport:

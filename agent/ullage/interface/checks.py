@@ -31,6 +31,7 @@ from ullage.wire.queues import FlowFile, QueueSettings
 from ullage.wire.sessions import SessionRequest
 from ullage.wire.space import RunRequest
 from ullage.wire.unavailable import AcceptedLoss
+from ullage.wire.upkeep import VerificationRequest
 from ullage.wire.volumes import VolumeForgotten
 
 T = TypeVar("T")
@@ -254,6 +255,22 @@ def run_request(**asked: Any) -> RunRequest:
 def checked_run(request: RunRequest) -> RunRequest:
     """The same; a document that a program makes is checked by nobody else."""
     return run_request(**_fields_of(request, RunRequest))
+
+
+def verification_request(
+    source: str, generation: int | None = None, sample: float = 1.0, seed: int | None = None
+) -> VerificationRequest:
+    """What of a backup is to be looked at, if it can be."""
+    if type(sample) not in (int, float):
+        raise TypeError(f"a sample is a number, not {type(sample).__name__}")
+    if not 0 <= sample <= 1:
+        raise InvalidArgument(f"a sample is a share from 0 to 1, not {sample:g}")
+    return VerificationRequest(
+        source=checked_path(source, "a backup's directory"),
+        generation=None if generation is None else checked_number(generation, "a generation"),
+        sample=float(sample),
+        seed=None if seed is None else checked_number(seed, "a seed"),
+    )
 
 
 def checked_query(query: EventQuery | None) -> EventQuery:

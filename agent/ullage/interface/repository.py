@@ -15,7 +15,15 @@ from ullage.wire.holders import HolderStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside
 from ullage.wire.unavailable import UnavailableContent
-from ullage.wire.upkeep import BackupReport, CheckpointReport, CheckReport, Keep
+from ullage.wire.upkeep import (
+    BackupGeneration,
+    BackupProgress,
+    BackupReport,
+    BackupVerification,
+    CheckpointReport,
+    CheckReport,
+    Keep,
+)
 from ullage.wire.volumes import Volume
 
 Bytes = Callable[[int, int], None]
@@ -209,10 +217,66 @@ class Repository(Closable):
 
         Content that can't be read stops no backup: the report names what is in it without its content (`lost`), and
         what only the last backup had (`saved`). BucketRefused; BucketUnavailable; BackupOvertaken: somebody else wrote
-        one to the same bucket and prefix meanwhile.
+        one to the same bucket and prefix meanwhile; RunUnderWay: a service writes another one at this moment.
 
         >>> repository.backup("copy").kept_files
         0
+        """
+
+    @abstractmethod
+    def generations(self, source: str | Bucket) -> list[BackupGeneration]:
+        """The moments that a backup, in a directory or a bucket, can be restored to, oldest first. Places are those of
+        `backup`. NotABackup; BucketRefused; BucketUnavailable.
+
+        >>> report = repository.backup("copy")
+        >>> [each.sequence for each in repository.generations("copy")] == [report.generation]
+        True
+        """
+
+    @abstractmethod
+    def verify_backup(
+        self,
+        source: str | Bucket,
+        *,
+        generation: int | None = None,
+        sample: float = 1.0,
+        seed: int | None = None,
+        on_progress: Bytes | None = None,
+    ) -> BackupVerification:
+        """Whether a backup can be restored, as `ullage.verify_backup` says it. A service reads it where it runs, and is
+        asked how far it is now and then; Ctrl-C, or an error of `on_progress`, stops it there too.
+
+        >>> report = repository.backup("copy")
+        >>> repository.verify_backup("copy", sample=0.5, seed=1).damaged
+        ()
+        """
+
+    @abstractmethod
+    def backup_runs(self) -> list[BackupProgress]:
+        """Backups and verifications of this repository's process: those that go on, with who asked for them, since when
+        and how far they are, and how the last ones ended; oldest first. What came of one `backup_run` tells.
+
+        >>> report = repository.backup("copy")
+        >>> repository.backup_runs()[-1].files_done == report.copied_files
+        True
+        """
+
+    @abstractmethod
+    def backup_run(self, id: str) -> BackupProgress:
+        """How far one of these is, and what came of it. NotFound.
+
+        >>> report = repository.backup("copy")
+        >>> repository.backup_run(repository.backup_runs()[-1].id).report == report
+        True
+        """
+
+    @abstractmethod
+    def stop_backup(self, id: str) -> BackupProgress:
+        """Stop one of these after the file that is under way: whoever waits for it gets BackupStopped. NotFound.
+
+        >>> repository.stop_backup("none")
+        Traceback (most recent call last):
+        ullage.errors.NotFound: there is no backup run none: only the last few are remembered, and none beyond a restart
         """
 
     @abstractmethod

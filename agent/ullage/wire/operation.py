@@ -28,6 +28,8 @@ A = TypeVar("A")
 Refusals = tuple[type[UllageError], ...]
 Sometimes = tuple[tuple[Right, str], ...]
 
+ADMINISTERING: Final = (Right.ADMIN,)
+
 OF_DELETED: Final = ((Right.UNDELETE, "of a handle that was deleted or has expired"),)
 OF_OTHERS: Final = ((Right.REVOKE, "of somebody else's"),)
 

@@ -8,6 +8,14 @@ from typing import Any, Final
 
 from ullage import errors
 from ullage.contract import Opening, Right, WindowStatus
+from ullage.wire.backupoperations import (
+    BACK_UP as BACK_UP,
+    GET_BACKUP as GET_BACKUP,
+    LIST_BACKUPS as LIST_BACKUPS,
+    LIST_GENERATIONS as LIST_GENERATIONS,
+    STOP_BACKUP as STOP_BACKUP,
+    VERIFY_BACKUP as VERIFY_BACKUP,
+)
 from ullage.wire.content import (
     HandleBatch,
     HandleContent,
@@ -23,6 +31,7 @@ from ullage.wire.firstuse import prepare
 from ullage.wire.holders import HolderStatus
 from ullage.wire.leases import LeaseRenewal, LeaseRequest, LeaseStatus
 from ullage.wire.operation import (
+    ADMINISTERING,
     COMMIT,
     HANDLE,
     HANDLE_NAME,
@@ -69,7 +78,7 @@ from ullage.wire.space import (
 )
 from ullage.wire.tickets import NodeIdentity
 from ullage.wire.unavailable import AcceptedLoss, UnavailableContent, UnavailableResult
-from ullage.wire.upkeep import BackupReport, BackupRequest, CheckpointReport, CheckReport
+from ullage.wire.upkeep import CheckpointReport, CheckReport
 from ullage.wire.volumes import Volume, VolumeForgotten
 
 HOLDING: Final = (Right.HOLDERS,)
@@ -83,7 +92,6 @@ PAST_CONTENT: Final = (Right.PROVENANCE, Right.READ)
 SPACE: Final = (Right.SPACE,)
 LEASING: Final = (Right.LEASE,)
 RECLAIMING: Final = (Right.RECLAIM,)
-ADMINISTERING: Final = (Right.ADMIN,)
 
 
 GET_HEALTH: Final = Operation("getHealth", "GET /healthz", PlainText)
@@ -470,17 +478,6 @@ CHECKPOINT: Final = Operation(
     "writeCheckpoint", "POST /v1/checkpoint", CheckpointReport, ADMINISTERING, STORE, is_long=True
 )
 """Write a snapshot, and drop the logs that it covers."""
-
-BACK_UP: Final = Operation(
-    "backUpRepository",
-    "POST /v1/backup",
-    BackupReport,
-    ADMINISTERING,
-    (errors.DirectoryNotEmpty, errors.ContentMissing, errors.DiskFull, *COMMIT),
-    body=BackupRequest,
-    is_long=True,
-)
-"""Bring the backup in a directory of the node up to date, while sessions go on."""
 
 OPERATIONS: Final = tuple(each for each in tuple(vars().values()) if isinstance(each, Operation))
 """All of these."""

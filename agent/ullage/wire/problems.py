@@ -101,6 +101,7 @@ PROBLEMS: Final = (
     Problem(errors.DirectoryNotEmpty, "directory-not-empty", 409, "The directory holds something else"),
     Problem(errors.NotABackup, "no-backup", 409, "The directory holds no backup"),
     Problem(errors.BackupOvertaken, "backup-overtaken", 409, "Another backup was written there meanwhile"),
+    Problem(errors.BackupStopped, "backup-stopped", 409, "The backup was stopped"),
     Problem(errors.HandleDeleted, "handle-deleted", 410, "The handle was deleted"),
     Problem(errors.SessionGone, "session-gone", 410, "The session has ended"),
     Problem(errors.WriteClosed, "write-closed", 410, "The staged write is closed"),

@@ -1,6 +1,6 @@
 """What looking after a repository tells."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -91,16 +91,35 @@ class BackupVerification(msgspec.Struct, frozen=True, kw_only=True):
     """Up to 10,000 of them, by path."""
 
 
+BackupPath = Annotated[str, Meta(min_length=1, max_length=4_096)]
+
+
 class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a backup goes."""
 
-    destination: Annotated[str, Meta(min_length=1, max_length=4_096)]
+    destination: BackupPath
     """The path of a directory on the node, from its root on, in the folder spec.service.backupDirectory; or
     s3://BUCKET/PREFIX, in one of spec.service.backupBuckets.
     """
 
     keep: Keep | None = None
     """Which generations stay; as it was said before without it."""
+
+
+class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What of a backup is to be read and compared."""
+
+    source: BackupPath
+    """Where it lies, as `destination` says it of a backup."""
+
+    generation: int | None = None
+    """The number of one; None: all."""
+
+    sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
+    """The share of the files that is read; all are looked for."""
+
+    seed: int | None = None
+    """What draws them; None: others each time."""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +179,48 @@ class BackupReport(msgspec.Struct, frozen=True, kw_only=True):
 
     damaged_files: int = 0
     """Content files, and swap files, that could not be read whole."""
+
+
+class BackupProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup, or a verification of one: how far it is, or how it ended."""
+
+    id: str
+    """Its uuid."""
+
+    action: Literal["write", "verify"]
+
+    owner: str
+    """The principal that asked for it."""
+
+    place: str
+    """Where the backup lies."""
+
+    began_millis: int
+
+    ended_millis: int | None = None
+    """None as long as it goes on."""
+
+    files_done: int = 0
+    """Of those that are copied, or read."""
+
+    files: int = 0
+    """All of these; 0 before it is known."""
+
+    bytes_done: int = 0
+
+    bytes: int = 0
+
+    report: BackupReport | None = None
+    """Of a backup; None before its end, if it failed, and in a list."""
+
+    found: BackupVerification | None = None
+    """The same of a verification."""
+
+    problem: str | None = None
+    """Why it failed; None if it did not."""
+
+    slug: str | None = None
+    """The slug of the problem."""
 
 
 class CheckpointReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 
 import ullage
 from ullage.interface.buckets import Bucket
-from ullage.wire.upkeep import KEPT_MAX, BackupGeneration, Keep
+from ullage.wire.upkeep import KEPT_MAX, BackupVerification, Keep
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import (
@@ -24,10 +24,22 @@ from ullage_agent.cli.options import (
     json_output,
     on_bucket,
     on_repository,
+    on_service,
     option,
     with_options,
 )
-from ullage_agent.cli.output import bar, many, print_json, print_table, say, size, tell, tell_or_print
+from ullage_agent.cli.output import (
+    bar,
+    many,
+    moment,
+    print_json,
+    print_rows,
+    print_table,
+    say,
+    size,
+    tell,
+    tell_or_print,
+)
 from ullage_agent.cli.upkeep import interruptible, named
 
 WRITE = "write"
@@ -108,12 +120,8 @@ def write(where: ChosenRepository, destination: str | Bucket, keep: Keep | None,
     Content that can't be read is named, and kept as the last backup has it; if that does not have it either, the exit
     code is 11.
     """
-    if where.is_served and isinstance(destination, Bucket):
-        if any(map(where.is_written, ("endpoint", "region", "ca_file", "credentials_file"))):
-            raise click.UsageError("how a service reaches a bucket its spec.service.backupBuckets says: leave that out")
-        destination = Bucket(url=destination.url)  # without what this shell's environment says
     with where.opened() as repository, bar("Copying", None) as progress:
-        report = repository.backup(destination, keep=keep, on_progress=interruptible(progress))
+        report = repository.backup(_told(where, destination), keep=keep, on_progress=interruptible(progress))
     for each in report.lost:
         say(f"not in the backup: {named(each)}")
     for each in report.saved:
@@ -132,16 +140,26 @@ def write(where: ChosenRepository, destination: str | Bucket, keep: Keep | None,
 @backup.command("list")
 @click.argument("source", metavar="SRC", help=SOURCE)
 @on_bucket
-@json_output
-def list_generations(source: str | Bucket, as_json: bool) -> None:
-    """Show the generations of a backup, oldest first. `ullage restore --generation N` takes one of them."""
-    found = ullage.generations(source)
+@on_service
+def list_generations(where: ChosenRepository, source: str | Bucket, as_json: bool) -> None:
+    """Show the generations of a backup, oldest first. `ullage restore --generation N` takes one of them.
+
+    With --url the service looks, in the directories and buckets that its configuration allows.
+    """
+    if where.is_served:
+        with where.opened() as repository:
+            found = repository.generations(_told(where, source))
+    else:
+        found = ullage.generations(source)
     if as_json:
         print_json({"generations": msgspec.to_builtins(found)})
         return
     print_table(
         (">generation", "written (UTC)", ">up to transaction", ">files", ">size"),
-        [(each.sequence, _time(each), f"{each.last_id:,}", f"{each.files:,}", size(each.bytes)) for each in found],
+        [
+            (each.sequence, moment(each.created_millis), f"{each.last_id:,}", f"{each.files:,}", size(each.bytes))
+            for each in found
+        ],
     )
 
 
@@ -157,17 +175,21 @@ def list_generations(source: str | Bucket, as_json: bool) -> None:
 )
 @option("--seed", type=int, metavar="N", help="Read the files that this number draws; else others each time.")
 @on_bucket
-@json_output
-def verify(source: str | Bucket, generation: int | None, sample: float, seed: int | None, as_json: bool) -> None:
+@on_service
+def verify(where: ChosenRepository, source: str | Bucket, as_json: bool, **asked: Any) -> None:
     """Read a backup and compare its checksums, all of it or a sample; nothing is written.
 
     What is damaged is named, with the generations that need it, and the exit code is 1. Move such a file away, and back
     up again: what the repository still has is copied anew, and the newest generation is whole.
+
+    With --url the service reads, in the directories and buckets that its configuration allows.
     """
-    with bar("Verifying", None) as progress:
-        found = ullage.verify_backup(
-            source, generation=generation, sample=sample, seed=seed, on_progress=interruptible(progress)
-        )
+    with ExitStack() as stack:
+        progress = stack.enter_context(bar("Verifying", None))
+        verified: Callable[..., BackupVerification] = ullage.verify_backup
+        if where.is_served:
+            verified = stack.enter_context(where.opened()).verify_backup
+        found = verified(_told(where, source), **asked, on_progress=interruptible(progress))
     for each in found.damaged:
         say(f"damaged: {each.path}, of generation {', '.join(map(str, each.generations))}: {each.reason}")
     tell_or_print(
@@ -178,6 +200,34 @@ def verify(source: str | Bucket, generation: int | None, sample: float, seed: in
     )
     if found.damaged_files:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
+
+
+@backup.command("runs")
+@on_service
+def list_runs(where: ChosenRepository, as_json: bool) -> None:
+    """Show what a service writes or verifies now, how far it is and who asked for it; and how the last ones ended."""
+    if not where.is_served:
+        raise click.UsageError("of which service? Say --url, or set ULLAGE_URL")
+    with where.opened() as repository:
+        found = repository.backup_runs()
+    if as_json:
+        print_json({"runs": msgspec.to_builtins(found)})
+        return
+    print_rows(
+        ("begun (UTC)", "what", "where", "who", ">files", ">size", "state"),
+        [
+            (
+                moment(each.began_millis),
+                each.action,
+                each.place,
+                each.owner,
+                f"{each.files_done:,} of {each.files:,}",
+                f"{size(each.bytes_done)} of {size(each.bytes)}",
+                each.problem or ("goes on" if each.ended_millis is None else f"done {moment(each.ended_millis)}"),
+            )
+            for each in found
+        ],
+    )
 
 
 @command()
@@ -217,5 +267,10 @@ def restore(
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
 
 
-def _time(generation: BackupGeneration) -> str:
-    return datetime.fromtimestamp(generation.created_millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+def _told(where: ChosenRepository, place: str | Bucket) -> str | Bucket:
+    """A place as whoever is asked takes it."""
+    if not (where.is_served and isinstance(place, Bucket)):
+        return place
+    if any(map(where.is_written, ("endpoint", "region", "ca_file", "credentials_file"))):
+        raise click.UsageError("how a service reaches a bucket its spec.service.backupBuckets says: leave that out")
+    return Bucket(url=place.url)  # without what this shell's environment says

@@ -160,6 +160,16 @@ def on_repository(function: Function) -> Function:
     return _with((json_output, *OF_FILES, *OF_SERVICE), function)
 
 
+def on_service(function: Function) -> Function:
+    """A command on a running service alone, or on no repository; it gets `where` and `as_json`."""
+
+    @functools.wraps(function)
+    def without_files(**given: Any) -> Any:
+        return _chosen(function, None, None, given)
+
+    return with_options(without_files, (json_output, *OF_SERVICE))
+
+
 def on_bucket(function: Function) -> Function:
     """A command on a backup: its argument, the only one that may be a place in a bucket, is that place as a `Bucket`.
 
@@ -190,15 +200,19 @@ def on_bucket(function: Function) -> Function:
 def _with(options: Sequence[Callable[[Function], Function]], function: Function) -> Function:
     @functools.wraps(function)
     def wrapped(*, root: Path | None, config: Path | None, **rest: Any) -> Any:
-        ctx = click.get_current_context()
-
-        def is_written(name: str) -> bool:
-            return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-        chosen = {name: rest.pop(name, None) for name in ("url", "token_file", "ca")}
-        return function(where=ChosenRepository(root, config, **chosen, is_written=is_written), **rest)
+        return _chosen(function, root, config, rest)
 
     return with_options(wrapped, options)
+
+
+def _chosen(function: Function, root: Path | None, config: Path | None, rest: dict[str, Any]) -> Any:
+    ctx = click.get_current_context()
+
+    def is_written(name: str) -> bool:
+        return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+    chosen = {name: rest.pop(name, None) for name in ("url", "token_file", "ca")}
+    return function(where=ChosenRepository(root, config, **chosen, is_written=is_written), **rest)
 
 
 def with_options(function: Function, options: Sequence[Callable[[Function], Function]]) -> Function:

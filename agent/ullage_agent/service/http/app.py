@@ -11,7 +11,7 @@ from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 
 from ullage import __version__
-from ullage_agent.service.http import handles, provenance, queues, reclamation, sessions, upkeep
+from ullage_agent.service.http import backups, handles, provenance, queues, reclamation, sessions, upkeep
 from ullage_agent.service.http.answers import refuse
 from ullage_agent.service.http.decoding import JsonRequest
 from ullage_agent.service.http.guard import Guard
@@ -52,7 +52,7 @@ def documents_of(request: AnyRequest) -> tuple[bytes, bytes]:
 
 RESOURCES: Final = [
     each
-    for module in (handles, queues, sessions, provenance, reclamation, upkeep)
+    for module in (handles, queues, sessions, provenance, reclamation, backups, upkeep)
     for each in vars(module).values()
     if isinstance(each, HTTPRouteHandler)
 ]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from ullage.errors import UllageError
-from ullage.wire import operations
+from ullage.wire import backupoperations, operations
 from ullage.wire.documents import field_texts, module_texts
 from ullage.wire.operation import ATTRIBUTES_HEADER, KEY_HEADER, REPEATED_HEADER, OctetStream, Operation, PlainText
 from ullage.wire.operations import OPERATIONS
@@ -29,7 +29,7 @@ def openapi_document(made: dict[str, Any]) -> dict[str, Any]:
     for kind in kinds:
         _describe(msgspec.inspect.type_info(kind), components)
     components = _plain(components)
-    texts = module_texts(operations.__name__)
+    texts = module_texts(backupoperations.__name__) | module_texts(operations.__name__)
     for name, operation in vars(operations).items():
         if not isinstance(operation, Operation):
             continue

@@ -19,18 +19,21 @@ from litestar.exceptions import MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 
 from ullage.contract import Right
+from ullage.embedded.backupruns import BackupRun
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.runs import RequestedRun
 from ullage.errors import Forbidden, RequestIncomplete, ServiceStopping, Unauthenticated
 from ullage.wire.operation import OctetStream
+from ullage.wire.problems import UNEXPECTED
 from ullage_agent.service.access import ANONYMOUS, Actors, Authenticator, Principal, authorize_all, bearer
 from ullage_agent.service.audit import Audit
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.host import Host
+from ullage_agent.service.http.arrivals import Arrivals
 from ullage_agent.service.http.protocol import Line
 from ullage_agent.service.http.starts import Starts
-from ullage_agent.service.limits import DECODED_TIMES, Limits
+from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import RefusedLog, logger
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.quota import Quota
@@ -97,12 +100,15 @@ class Served:
         self.budget = budget
         self.turns = turns
         self.starts = Starts(turns, limits)
+        self.arrivals = Arrivals(limits)
         self.audit = logger("audit")
         self.refused = RefusedLog(host.clock)
         self.trail = audit
         self._log = logger("reclamation")
+        self._backups = logger("backup")
         self.repository = host.repository
         self.repository.runs.hear(self._told)
+        self.repository.backups_here.hear(self._backup_ended)
         self.actors = Actors(self.repository, authenticator, limits)
         self.sessions = Sessions(host.clock, limits)
         self.uploads = Uploads(host.clock)
@@ -155,6 +161,7 @@ class Served:
 
     def close(self) -> None:
         """Let calls under way end. Then no session and no run is left."""
+        self.repository.backups_here.close()
         self.repository.runs.close()
         self._creating.shutdown()
         self._calling.shutdown()
@@ -164,6 +171,16 @@ class Served:
         """Write down who passed over the windows, and for what."""
         self.metrics.count("window_overrides_total")
         self.audit.warning("windows overridden", owner=owner, run=run, operations=list(operations))
+
+    def _backup_ended(self, run: BackupRun) -> None:
+        found = run.progress
+        about = {"run": found.id, "action": found.action, "owner": found.owner, "place": found.place}
+        if run.outcome != "failed":
+            self._backups.info(f"backup {run.outcome}", **about, files=found.files_done, bytes=found.bytes_done)
+        elif found.slug == UNEXPECTED.slug:
+            self._backups.error("backup failed", **about, exc_info=run.error)
+        else:
+            self._backups.error("backup failed", **about, problem=found.problem)
 
     def _told(self, run: RequestedRun) -> None:
         found = run.progress
@@ -237,7 +254,8 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if principal.holder:
         state["stranger"].is_known()
     if operation.body not in (None, OctetStream):
-        state["room"] = await served.budget.take_soon(principal, DECODED_TIMES * _body_bytes(connection, served.limits))
+        size = _body_bytes(connection, served.limits)
+        state["arrival"] = served.arrivals.begin(principal, size, state["exchange"])
 
 
 def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], limits: Limits) -> int:

@@ -1,24 +1,18 @@
 """The repository as a whole: how it is, its upkeep, leases, and content by whatever id."""
 
-import os
-from collections.abc import Sequence
-
 import msgspec
 from litestar import Response
 
-from ullage.beneath import names_below
-from ullage.contract import BackupBucket, QueueUse
+from ullage.contract import QueueUse
 from ullage.embedded import bulk
 from ullage.embedded.content import ReadableContent
-from ullage.errors import InvalidArgument
-from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.wire import operations
 from ullage.wire.documents import ActionResult
 from ullage.wire.leases import LeaseStatus
 from ullage.wire.service import ClockStatus, ServiceStatus
 from ullage.wire.setaside import RecordSetAside, SetAsideResult
 from ullage.wire.unavailable import UnavailableContent, UnavailableResult
-from ullage.wire.upkeep import BackupReport, CheckReport
+from ullage.wire.upkeep import CheckReport
 from ullage.wire.volumes import Volume
 from ullage_agent.service.http.resources import Asked, Page, acts, answers, gives, serves
 
@@ -127,43 +121,6 @@ def drop_set_aside(asked: Asked) -> SetAsideResult:
     ids, accept_loss = asked.data.ids, asked.data.accept_loss
     asked.served.audit.warning("records set aside dropped", owner=asked.owner, ids=len(ids))
     return SetAsideResult(records=asked.repository.drop_set_aside(ids, accept_loss=accept_loss))
-
-
-def _allowed(allowed: Sequence[BackupBucket], url: str) -> Bucket:
-    """The bucket that a URL names, reached as the configuration has it: a client that chose the server could have the
-    agent send its content, and ask others' servers, wherever it likes. InvalidArgument.
-    """
-    fitting = [each for each in allowed if f"{url}/".startswith(f"{each.url.rstrip('/')}/")]
-    if not fitting:
-        raise InvalidArgument(f"{url} is in none of the places that spec.service.backupBuckets allows")
-    by = max(fitting, key=lambda each: len(each.url))
-    return checked_bucket(  # no `..` leads up from there
-        Bucket(
-            url=url,
-            endpoint=by.endpoint,
-            region=by.region,
-            ca_file=by.ca_file,
-            credentials_file=by.credentials_file,
-        )
-    )
-
-
-@serves(operations.BACK_UP)
-def backup(asked: Asked) -> BackupReport:
-    destination, keep = asked.data.destination, asked.data.keep
-    if destination.startswith(SCHEME):
-        bucket = _allowed(asked.served.host.spec.service.backup_buckets, destination)
-        asked.served.audit.warning("backup", owner=asked.owner, destination=bucket.url)
-        return asked.repository.backup(bucket, keep=keep)
-    folder = asked.served.host.spec.service.backup_directory
-    if not os.path.isabs(destination):
-        raise InvalidArgument(f"{destination}: say the path of the directory from its root on")
-    if not folder:
-        raise InvalidArgument("spec.service.backupDirectory names no folder, so this service writes no backup")
-    if names_below(destination, folder) is None:
-        raise InvalidArgument(f"{destination} is not in {folder}, where spec.service.backupDirectory has backups go")
-    asked.served.audit.warning("backup", owner=asked.owner, destination=destination)
-    return asked.repository.backup(os.path.normpath(destination), keep=keep, within=folder)
 
 
 node = answers(
