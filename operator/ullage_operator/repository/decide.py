@@ -81,7 +81,6 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             next_millis=next_millis(after.runs, seen.now_millis),
             keeps_hands_off=True,
         )
-    spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
     after = _as_told(seen, runs)
@@ -106,7 +105,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             finished=() if found is None or is_lost else finished_on(found, seen.runs),
         )
     figures = _figures(seen, placement, nodes.values())
-    figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))
+    figures = msgspec.structs.replace(figures, **_windows(repository.spec, schedule, seen.now_millis))
     rolls = rollout(seen, settings, hosts)
     planned = plan(seen)
     told = conditions(seen, acceptance, figures, placement, rolls)
