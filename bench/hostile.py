@@ -272,7 +272,7 @@ def peak_mebibytes(pid: int) -> float:
 
 def bound_mebibytes(limits: Limits) -> float:
     """What writers with a token make a node grow by at the most: docs/flight.md has it."""
-    found = limits.flight_calls * limits.flight_message_bytes + limits.decoded_bytes
+    found = limits.flight_calls * limits.flight_message_bytes + limits.arriving_bytes + limits.decoded_bytes
     found += limits.flight_controls * BODY_BYTES_MAX
     return BASE_MEBIBYTES + found / MIB * KEPT_BY_ALLOCATORS
 

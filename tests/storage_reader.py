@@ -231,7 +231,7 @@ class StorageReader:
     def _apply(self, operations: list[Any]) -> None:
         for operation in operations:
             tag, fields = operation[0], operation[1:]
-            if tag in (1, 2, 3):
+            if tag in (1, 2, 3, 31):
                 self._change(tag, fields)
             elif tag == 30:
                 self._runs[fields[1], fields[0]] = fields
@@ -257,9 +257,22 @@ class StorageReader:
             self._records[fields[0]] = fields
         elif tag == 2:
             self._update(fields)
+        elif tag == 31:
+            self._take_pack(*fields)
         else:
             for uuid in _uuids(fields[0]):
                 del self._records[uuid]
+
+    def _take_pack(self, joined: bytes, ends: bytes, rows: bytes, bits: int) -> None:
+        uuids = _uuids(joined)
+        _require(len(ends) in (2 * len(uuids), 4 * len(uuids)), "ends of a pack")
+        start, width = 0, "<H" if len(ends) == 2 * len(uuids) else "<I"
+        for uuid, (end,) in zip(uuids, struct.iter_unpack(width, ends), strict=True):
+            is_like_first = (int.from_bytes(uuid) ^ int.from_bytes(uuids[0])) >> 120 - bits == 0
+            _require(is_like_first, "what the uuids of a pack have in common")
+            self._records[uuid] = [uuid, 0, *msgspec.msgpack.decode(rows[start:end])]
+            start = end
+        _require(start == len(rows), "rows of a pack")
 
     def _update(self, update: list[Any]) -> None:
         uuid, queue, queued, content, set_attributes, remove_attributes, expires_millis, deleted_millis = update[:8]

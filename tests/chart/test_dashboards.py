@@ -44,6 +44,7 @@ UNSHOWN = {
     "requests_under_way": "for diagnosis by route; errors are shown",
     "requests_held": "the same; a principal that is refused for it learns the quota",
     "requests_held_bytes": "the same",
+    "requests_arriving_bytes": "the same",
     "request_seconds": "the same",
     "requests_total": "the same",
     "content_written_bytes_total": "the write amplification is shown",

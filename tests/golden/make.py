@@ -147,6 +147,7 @@ def make(target: Path) -> None:
             compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({Action.PUNCH})))
             compactor.execute(compactor.plan(policy="CompactAll"))
             repository.leases.acquire("a reader", 3_600_000)
+            repository.ledger.records.pack(0)
             repository.checkpoint()
             clock.advance(60)
             fill(repository, clock)

@@ -126,7 +126,10 @@ def test_queues_are_called_what_people_call_them(tmp_path: Path) -> None:
     assert queue_names(str(path)) == ({"A": "GetFile -> funnel", "b": "Ingest / failures: ? -> ?"}, [])
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"{"), gzip.compress(b"[" * 100_000)])
+CONTENTS = {"empty": b"", "no gzip": b"no gzip", "torn": gzip.compress(b"{"), "deep": gzip.compress(b"[" * 100_000)}
+
+
+@pytest.mark.parametrize("content", CONTENTS.values(), ids=CONTENTS)
 def test_a_flow_that_cannot_be_read_costs_the_names_only(content: bytes, tmp_path: Path) -> None:
     """The survey goes on with identifiers."""
     path = tmp_path / "flow.json.gz"

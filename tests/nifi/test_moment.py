@@ -110,16 +110,16 @@ def test_a_partial_checkpoint_beside_the_whole_one_is_left_alone(tmp_path: Path)
     assert read(place) == (told(place), [])
 
 
-def test_an_empty_checkpoint_is_none(tmp_path: Path) -> None:
-    """NiFi passes over it, and so over what only it had."""
+def test_an_empty_checkpoint_is_none_and_what_only_it_had_is_told(tmp_path: Path) -> None:
+    """NiFi passes over it, and removes the content of the FlowFiles that it had."""
     place = unpacked(KILLED, tmp_path)
     (repository(place) / "checkpoint").write_bytes(b"")
 
-    found, damages = read(place)
+    found, (damage,) = read(place)
 
     assert found
     assert len(found) < len(told(place))
-    assert damages == []
+    assert damage.what == f"transactions 0 to {int(journal_of(place).stem) - 1} are in no file"
 
 
 def test_a_missing_overflow_file_is_told(tmp_path: Path) -> None:
@@ -146,6 +146,20 @@ def test_a_missing_swap_file_is_told(tmp_path: Path) -> None:
     assert damage.file == f"swap/{swap.name}"
     assert damage.loses_flowfiles
     assert set(found) < set(told(place))
+
+
+def test_a_damaged_swap_file_stays_told_when_everything_else_is_read_anew(tmp_path: Path) -> None:
+    """Swap files are read once: NiFi never changes one."""
+    place = unpacked(KILLED, tmp_path)
+    swap = min((repository(place) / "swap").iterdir())
+    swap.write_bytes(swap.read_bytes()[:-9])
+
+    with closing(NiFiMoment(str(repository(place)))) as moment:
+        for _ in range(2):
+            moment.read()
+            moment.read_swaps()
+
+            assert [damage.file for damage in moment.damages] == [f"swap/{swap.name}"]
 
 
 def test_a_missing_journal_is_told(tmp_path: Path) -> None:

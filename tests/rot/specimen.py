@@ -120,6 +120,7 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
             compactor.execute(compactor.plan(actions=frozenset({Action.PUNCH})))
             compactor.execute(compactor.plan(policy="CompactAll"))
             repository.leases.acquire("a reader", 3_600_000)
+            repository.ledger.records.pack(0)
             repository.checkpoint()
             snapshot_id = repository.log.last_id
             clock.advance(60)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -386,7 +387,8 @@ def test_the_command_line_works_where_no_environment_is_active(fleet: Fleet, tmp
     assert wrong.stderr.splitlines()[-1].startswith(
         "ullage: option where: table flowfiles has no column quee: node, uuid"
     )
-    assert "Traceback" not in wrong.stderr
+    # PySpark's own workers may leave one of a broken pipe, when Spark ends before they do.
+    assert not re.search(r'File ".*/ullage_(agent|spark)/', wrong.stderr)
     assert (missing.returncode, missing.stderr.splitlines()) == (
         2,
         ["ullage: name the repository: the fleet's tables become ullage_<repository>.<table>"],

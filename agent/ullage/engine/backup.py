@@ -50,8 +50,19 @@ from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.runfiles import RUNS, run_name
 from ullage.engine.ledger.swap import SwapFiles
-from ullage.engine.model import Action, FlowFileRecord, Operation, Relocation, ResourceClaim, RunFile, SetAside, SwapOut
+from ullage.engine.model import (
+    Action,
+    FlowFileRecord,
+    HandlePack,
+    Operation,
+    Relocation,
+    ResourceClaim,
+    RunFile,
+    SetAside,
+    SwapOut,
+)
 from ullage.engine.opening import RepositoryIdentity
+from ullage.engine.packs import rows_of
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage.engine.reclaim.compactor import Compactor
@@ -329,21 +340,32 @@ class _Named:
         """The blocks as they come, looked at in passing."""
         for block in blocks:
             for operation in block:
-                if isinstance(operation, FlowFileRecord) and operation.claim is not None:
-                    self._reach(operation.claim.resource, operation.claim.end)
-                elif isinstance(operation, ResourceClaim):
-                    self.claims.append(operation)
-                elif isinstance(operation, RunFile):
-                    self.runs.append(operation)
-                elif isinstance(operation, SetAside):
-                    self.set_aside.append(operation)
-                elif isinstance(operation, Relocation):
-                    self.moved.add(operation.source)
-                elif isinstance(operation, SwapOut):
-                    self.swaps.append(operation)
-                    for share in operation.shares:
-                        self._reach(share.resource, share.end)
+                if isinstance(operation, FlowFileRecord | HandlePack | SwapOut):
+                    self._note_reach(operation)
+                else:
+                    self._note(operation)
             yield block
+
+    def _note(self, operation: Operation) -> None:
+        if isinstance(operation, ResourceClaim):
+            self.claims.append(operation)
+        elif isinstance(operation, RunFile):
+            self.runs.append(operation)
+        elif isinstance(operation, SetAside):
+            self.set_aside.append(operation)
+        elif isinstance(operation, Relocation):
+            self.moved.add(operation.source)
+
+    def _note_reach(self, operation: FlowFileRecord | HandlePack | SwapOut) -> None:
+        if isinstance(operation, HandlePack):
+            for resource, offset, length, _ in filter(None, rows_of(operation).claims):
+                self._reach(resource, offset + length)
+        elif isinstance(operation, SwapOut):
+            self.swaps.append(operation)
+            for share in operation.shares:
+                self._reach(share.resource, share.end)
+        elif operation.claim is not None:
+            self._reach(operation.claim.resource, operation.claim.end)
 
     def length_of(self, claim: ResourceClaim) -> int:
         """What belongs to the backup. An open resource claim's length was recorded when it was new: it reaches further

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from ullage.engine.arrow import pa
-from ullage.engine.model import ContentClaim, FlowFileRecord, new_uuids, pack_attributes
+from ullage.engine.model import UUID_BYTES, ContentClaim, FlowFileRecord, new_uuids, pack_attributes
 from ullage.engine.updates import require_packed
 from ullage.engine.wal.format import PAYLOAD_BYTES_MAX, UNDECODABLE
 from ullage.errors import InvalidArgument, TransactionTooLarge
@@ -81,6 +81,13 @@ def with_readable_attributes(records: list[FlowFileRecord]) -> list[FlowFileReco
 def unpack_all_attributes(packed: Collection[bytes]) -> list[dict[str, str]]:
     """What `unpack_attributes` says of each: packed maps one behind the other are an array of maps but for its head."""
     return _unpack_all(b"".join((_ARRAY_32, len(packed).to_bytes(4, "big"), *packed)))
+
+
+def require_readable(attributes: Collection[bytes], parents: Iterable[bytes]) -> None:
+    """ValueError, or what a decoder raises, unless these packed fields of FlowFiles can be read."""
+    if any(len(each) % UUID_BYTES for each in parents):
+        raise ValueError("the parents of a FlowFile are no whole uuids")
+    unpack_all_attributes(attributes)
 
 
 def attribute_maps(packed: Sequence[bytes], step: Callable[[], None] = lambda: None) -> pa.MapArray:

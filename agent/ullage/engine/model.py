@@ -439,6 +439,22 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     given_up: bytes = b""
 
 
+class HandlePack(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False):
+    """In a snapshot: handles, as if each were created. `rows` are packed, one behind the other (packs.py); `ends` says
+    where each ends. All uuids have the first byte and `bits` bits behind it in common.
+    """
+
+    uuids: bytes = b""
+    ends: bytes = b""
+    rows: bytes = b""
+    bits: Whole = 0
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.uuids) // UUID_BYTES
+
+
 Operation = (
     FlowFileRecord
     | Update
@@ -462,6 +478,7 @@ Operation = (
     | SetAside
     | SetAsideEnd
     | RunFile
+    | HandlePack
 )
 
 

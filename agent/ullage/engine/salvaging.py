@@ -124,7 +124,7 @@ def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, se
         state.take(block, place)
     if found.snapshot is not None:
         for offset, data in found.snapshot.payloads:
-            block = serde.decode_block_each(data, serde.version)
+            block = serde.taken_apart(serde.decode_block_each(data, serde.version))
             note_missing_runs(found, block)
             state.take(block, f"the snapshot's block at offset {offset}")
             for each in block:

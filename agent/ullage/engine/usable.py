@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from ullage.contract import QueuePriority
-from ullage.engine.batches import unpack_all_attributes
+from ullage.engine.batches import require_readable, unpack_all_attributes
 from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.swap import is_swap_name
 from ullage.engine.model import (
@@ -31,14 +31,14 @@ BLOCK_NUMBER_BYTES = 4
 
 
 def require_usable(operations: Sequence[Operation]) -> None:
-    """One of `wal.state.UNUSABLE` if a packed field of one of them can't be read."""
+    """One of `wal.state.UNUSABLE` if a packed field of one of them can't be read. Not of packs: the ledger, which takes
+    them apart, looks at what is in them.
+    """
     for kind, run in groupby(operations, type):
         if kind is FlowFileRecord:
             records: list[FlowFileRecord] = list(run)  # type: ignore[arg-type]
-            if any(len(record.parents) % UUID_BYTES for record in records):
-                raise ValueError("the parents of a FlowFile are no whole uuids")
             # Each once: in a batch they are often the same.
-            unpack_all_attributes({record.attributes for record in records})
+            require_readable({record.attributes for record in records}, {record.parents for record in records})
         elif kind is Update:
             updates: list[Update] = list(run)  # type: ignore[arg-type]
             unpack_all_attributes({each.set_attributes for each in updates if each.set_attributes is not None})

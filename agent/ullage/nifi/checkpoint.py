@@ -7,7 +7,7 @@ import struct
 from typing import Final
 
 from ullage.nifi.fields import text
-from ullage.nifi.flowfiles import FlowFileMap, RecordFormat, check_writer
+from ullage.nifi.flowfiles import Attributes, FlowFileMap, RecordFormat, check_writer
 from ullage.nifi.pieces import PieceReader
 from ullage.nifi.trouble import NotSurveyable, TornFile, Unparsable
 
@@ -17,7 +17,7 @@ VERSION: Final = 1
 NUMBERS: Final = struct.Struct(">iqi")
 
 
-def read_checkpoint(pieces: PieceReader, into: FlowFileMap, *, attributes: bool) -> int:
+def read_checkpoint(pieces: PieceReader, into: FlowFileMap, *, attributes: Attributes) -> int:
     """Put all that can be read into a map; returns the last transaction that is in it.
 
     TornFile or Unparsable: up to there it is read. NotSurveyable.
@@ -47,7 +47,7 @@ def read_end(error: Exception) -> str:
     return str(error) if isinstance(error, TornFile) else f"it has {error}"
 
 
-def _header(data: bytes, at: int, *, attributes: bool) -> tuple[tuple[int, int, RecordFormat], int]:
+def _header(data: bytes, at: int, *, attributes: Attributes) -> tuple[tuple[int, int, RecordFormat], int]:
     writer, at = text(data, at)
     if writer != WRITER:
         raise Unparsable(f"the name {writer[:80]!r} where a checkpoint names its writer")

@@ -34,12 +34,16 @@ TEXTS: Final = frozenset(name for name, kind in KINDS.items() if kind == "STRING
 
 ATTRIBUTES: Final = "Attributes"
 
+Attributes = bool | frozenset[str]
+"""Which of a FlowFile's attributes are kept: all, none, or those of these names."""
+
 
 class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
     """A FlowFile that a queue holds.
 
     `file`: container, section and identifier of the resource claim in which its content lies, with slashes between;
-    empty: it has none. `start`: of the content in that file, in bytes. `attributes` only where they were asked for.
+    empty: it has none. `start`: of the content in that file, in bytes; `claim_start`: of what NiFi wrote there in one
+    go, of which the content is all or a part. `attributes` only where they were asked for.
     """
 
     queue: str
@@ -48,6 +52,7 @@ class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
     size: int
     queued_millis: int
     attributes: dict[str, str] | None = None
+    claim_start: int = 0
 
 
 class FlowFileUpdate(msgspec.Struct, frozen=True, gc=False):
@@ -85,10 +90,10 @@ class FlowFileMap:
 class RecordFormat:
     """Reads the records of one file, as its header describes them. Strings that are the same are one object."""
 
-    def __init__(self, fields: tuple[SchemaField, ...], *, attributes: bool, queue: str = "") -> None:
+    def __init__(self, fields: tuple[SchemaField, ...], *, attributes: Attributes, queue: str = "") -> None:
         """`queue`: whose records these are, where they do not say so themselves."""
         _check(fields)
-        wanted = TEXTS | {ATTRIBUTES} if attributes else TEXTS
+        wanted = TEXTS if attributes is False else TEXTS | {ATTRIBUTES}
         self._read: Read = reader(fields, wanted)
         self._attributes = attributes
         self._queue = queue
@@ -97,7 +102,7 @@ class RecordFormat:
 
     @classmethod
     def from_header(
-        cls, serde: str, version: int, data: bytes, at: int, *, attributes: bool
+        cls, serde: str, version: int, data: bytes, at: int, *, attributes: Attributes
     ) -> tuple["RecordFormat", int]:
         """The format that a checkpoint or journal states at this position, and the position behind it.
 
@@ -151,11 +156,13 @@ class RecordFormat:
         raise Unparsable(f"a record of the unknown kind {action[:40]!r}")
 
     def _flowfile(self, values: dict[str, Any]) -> NiFiFlowFile:
-        size, start, file = values["FlowFile Size"], 0, ""
+        size, start, claim_start, file = values["FlowFile Size"], 0, 0, ""
         if "Identifier" in values:
-            start = values["Resource Claim Offset"] + values["Content Claim Offset"]
+            claim_start = start = values["Resource Claim Offset"]
+            if values["Content Claim Offset"]:
+                start += values["Content Claim Offset"]
             file = self._file((values["Container"], values["Section"], values["Identifier"]))
-        if size < 0 or start < 0:
+        if size < 0 or claim_start < 0 or start < 0:
             raise Unparsable("a FlowFile whose content has a negative size or place")
         return NiFiFlowFile(
             self._shared(values.get("Queue Identifier") or self._queue),
@@ -163,8 +170,15 @@ class RecordFormat:
             start,
             size,
             values["Queued Date"],
-            values.get(ATTRIBUTES, {}) if self._attributes else None,
+            self._kept(values),
+            claim_start,
         )
+
+    def _kept(self, values: dict[str, Any]) -> dict[str, str] | None:
+        if self._attributes is False:
+            return None
+        found: dict[str, str] = values.get(ATTRIBUTES, {})
+        return found if self._attributes is True else {name: found[name] for name in self._attributes if name in found}
 
     def _file(self, parts: tuple[str, str, str]) -> str:
         known = self._files.get(parts)

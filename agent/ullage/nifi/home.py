@@ -19,6 +19,12 @@ FLOW_BYTES_MAX: Final = 512 << 20
 
 CONTAINER: Final = "nifi.content.repository.directory."
 
+TRUNCATING: Final = "nifi.content.claim.truncation.enabled"
+APPENDABLE: Final = "nifi.content.claim.max.appendable.size"
+APPENDABLE_BYTES: Final = 50 << 10
+TRUNCATED_BYTES_MAX: Final = 1_000_000
+"""NiFi cuts off no dead content that is not larger than this or than what it appends to, whichever is less."""
+
 IMPLEMENTATIONS: Final = {
     "nifi.flowfile.repository.implementation": "WriteAheadFlowFileRepository",
     "nifi.flowfile.repository.wal.implementation": "SequentialAccessWriteAheadLog",
@@ -34,12 +40,16 @@ ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class NiFiHome(msgspec.Struct, frozen=True):
-    """The directories of one NiFi. `containers`: of its content repository, by name. `flow`: empty if not known."""
+    """The directories of one NiFi. `containers`: of its content repository, by name. `flow`: empty if not known.
+
+    `truncated_above`: bytes of a dead content at a file's end that NiFi 2.10 and later cut off; None: told not to.
+    """
 
     flowfiles: str
     containers: dict[str, str]
     flow: str = ""
     is_archiving: bool = True
+    truncated_above: int | None = APPENDABLE_BYTES
 
 
 def find_home(path: str) -> NiFiHome:
@@ -70,7 +80,8 @@ def home_of(properties: Mapping[str, str], base: str) -> NiFiHome:
         flowfiles=os.path.join(base, flowfiles),
         containers=containers,
         flow=os.path.join(base, flow) if ".json" in flow else "",
-        is_archiving=properties.get("nifi.content.repository.archive.enabled", "true").strip().lower() != "false",
+        is_archiving=_is_on(properties, "nifi.content.repository.archive.enabled"),
+        truncated_above=_truncated_above(properties) if _is_on(properties, TRUNCATING) else None,
     )
 
 
@@ -142,6 +153,17 @@ def _collect(group: _Group, where: str, names: dict[str, str]) -> None:
 
 def _called(end: _End | None) -> str:
     return (end.name or (end.type or "?").lower()) if end else "?"
+
+
+def _is_on(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "true").strip().lower() != "false"
+
+
+def _truncated_above(properties: Mapping[str, str]) -> int:
+    """As NiFi reads the size of a resource claim; what is none is the default."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]?)B", properties.get(APPENDABLE, "").strip().upper())
+    bytes_ = APPENDABLE_BYTES if match is None else float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
+    return int(min(bytes_, TRUNCATED_BYTES_MAX))
 
 
 def _refuse(properties: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from ullage.nifi.checkpoint import read_end
 from ullage.nifi.fields import OUT_OF_BYTES, text
-from ullage.nifi.flowfiles import FlowFileMap, FlowFileUpdate, RecordFormat, check_writer
+from ullage.nifi.flowfiles import Attributes, FlowFileMap, FlowFileUpdate, RecordFormat, check_writer
 from ullage.nifi.pieces import LONGEST_BYTES, PIECE_BYTES, PieceReader
 from ullage.nifi.trouble import NiFiDamage, NotSurveyable, TornFile, Unparsable
 
@@ -31,7 +31,7 @@ OVERFLOW: Final = re.compile(r"overflow-\d+/[0-9A-Za-z-]+")
 class Journal:
     """One journal file, held open so that it stays readable when NiFi has removed it. `read` goes on where it was."""
 
-    def __init__(self, directory: str, name: str, *, attributes: bool) -> None:
+    def __init__(self, directory: str, name: str, *, attributes: Attributes) -> None:
         """FileNotFoundError if a checkpoint has made it superfluous just now."""
         self.name = name
         self.first = int(name.partition(".")[0])
@@ -49,6 +49,11 @@ class Journal:
     @property
     def position(self) -> int:
         return self._pieces.position
+
+    @property
+    def is_torn(self) -> bool:
+        """It ends, as far as it was read, amid a transaction."""
+        return not self.is_complete and not self._pieces.is_at_end
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -106,7 +111,7 @@ class Journal:
 
     def _apply(self, form: RecordFormat, number: int, body: bytes, into: FlowFileMap) -> None:
         updates: list[FlowFileUpdate] = []
-        overflow = ""
+        overflow: str | None = None
         at = 0
         self.last = max(self.last, number)
         try:
@@ -124,7 +129,7 @@ class Journal:
             self._damaged(self.name, f"transaction {number:,} has {error}")
             return
         into.apply(updates)
-        if overflow:
+        if overflow is not None:
             into.apply(self._overflowed(form, overflow))
 
     def _overflowed(self, form: RecordFormat, path: str) -> Iterator[FlowFileUpdate]:

@@ -2,18 +2,21 @@
 
 A moment is a transaction of NiFi's. The journals are an order of everything that happened, so whatever prefix of them
 is read, with the checkpoint before it, is what NiFi had at some moment. What could spoil that is a checkpoint that
-overtakes the reading: it removes journals. So checkpoint and journals are opened first and read later, an open file
-stays readable when its name is gone, and a checkpoint that changed while journals were being opened begins it anew.
+overtakes the reading: it removes journals. NiFi closes a journal before it begins the next one, writes
+checkpoint.partial, removes the checkpoint, gives the partial one its name, and only then removes journals and their
+overflow files. So checkpoint and journals are opened first and read later, an open file stays readable when its name
+is gone, and a checkpoint that changed while journals were being opened begins it anew. So does one that changed by the
+time at which something is found missing or damaged: it may be what removed it.
 """
 
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Final
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
 from ullage.nifi.checkpoint import checkpoint_transaction, read_checkpoint, read_end
-from ullage.nifi.flowfiles import FlowFileMap, NiFiFlowFile
+from ullage.nifi.flowfiles import Attributes, FlowFileMap, NiFiFlowFile
 from ullage.nifi.journal import Journal
 from ullage.nifi.pieces import PieceReader
 from ullage.nifi.swapfile import read_swap_file
@@ -31,18 +34,43 @@ ATTEMPTS: Final = 20
 
 
 class MomentLost(Exception):
-    """A checkpoint has removed a journal that was not open yet: what happened in between is only in that checkpoint."""
+    """What happened next is in no journal that can be read: a checkpoint may have taken its place."""
+
+
+class CheckpointFile(NamedTuple):
+    """The checkpoint as it was found, open; None is none.
+
+    `is_partial`: it was alone under the name of a partial one. Then it is whole, and about to get its name, or NiFi's
+    very first one, which is still being written, or was when NiFi died.
+    """
+
+    descriptor: int
+    found: os.stat_result
+    is_partial: bool
+
+    def is_same(self, other: "CheckpointFile | None") -> bool:
+        # What is partial may be written still. The time is for file systems that make up the numbers of files.
+        return (
+            other is not None
+            and os.path.samestat(self.found, other.found)
+            and (self.is_partial or self.found.st_mtime_ns == other.found.st_mtime_ns)
+        )
+
+    def pieces(self) -> PieceReader:
+        """All that was in it when it was opened."""
+        return PieceReader(self.descriptor, self.found.st_size)
 
 
 class NiFiMoment:
     """The FlowFiles of one moment, which `advance` moves to a later one. Close it."""
 
-    def __init__(self, directory: str, *, attributes: bool = False) -> None:
+    def __init__(self, directory: str, *, attributes: Attributes = False) -> None:
         """`directory`: NiFi's flowfile_repository. NotSurveyable if there is none that can be read here."""
         self._directory = directory
         self._attributes = attributes
         self._journals: list[Journal] = []
         self._swapped: dict[str, list[NiFiFlowFile]] = {}
+        self._swap_damages: dict[str, NiFiDamage] = {}
         self._forget()
         self._refuse_old()
 
@@ -53,7 +81,8 @@ class NiFiMoment:
 
     @property
     def damages(self) -> list[NiFiDamage]:
-        return [*self._damages.values(), *(damage for journal in self._journals for damage in journal.damages)]
+        swaps = (self._swap_damages[name] for name in sorted(self._map.swaps & self._swap_damages.keys()))
+        return [*self._log_damages(), *swaps]
 
     @property
     def swap_files(self) -> int:
@@ -67,19 +96,12 @@ class NiFiMoment:
 
     def read(self) -> None:
         """Read everything, to where the last journal ends now."""
-        self._forget()
         for _ in range(ATTEMPTS):
-            descriptor = self._opened()
-            if descriptor is not None:
-                break
-        else:
-            raise NotSurveyable(f"{self._directory} wrote a checkpoint each of {ATTEMPTS} times it was opened")
-        try:
-            self._read_checkpoint(descriptor)
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._read_journals()
+            self._forget()
+            with self._open_checkpoint() as found:
+                if self._read_all(found) and (not self._log_damages() or self._is_settled(found)):
+                    return
+        raise self._too_busy()
 
     def advance(self) -> bool:
         """Go on to what NiFi has now; whether anything had happened. What could not be followed is read anew."""
@@ -95,9 +117,9 @@ class NiFiMoment:
 
         One that is missing was swapped in meanwhile, which a later moment shows, or is lost: see `tell_missing`.
         """
-        for name in list(self._swapped):
-            if name not in self._map.swaps:
-                del self._swapped[name]
+        for name in self._swapped.keys() - self._map.swaps:
+            del self._swapped[name]
+            self._swap_damages.pop(name, None)
         missing = 0
         for name in self._map.swaps - self._swapped.keys():
             flowfiles: list[NiFiFlowFile] = []
@@ -108,16 +130,16 @@ class NiFiMoment:
                 missing += 1
                 continue
             except (TornFile, Unparsable) as error:
-                self._damaged(f"{SWAP}/{name}", read_end(error))
+                self._swap_damaged(name, read_end(error))
             except OSError as error:
-                self._damaged(f"{SWAP}/{name}", f"it can't be read: {error.strerror}")
+                self._swap_damaged(name, f"it can't be read: {error.strerror}")
             self._swapped[name] = flowfiles
         return not missing
 
     def tell_missing(self) -> None:
         """Swap files that are missing, and of which no later moment says that they were swapped in, are lost."""
         for name in self._map.swaps - self._swapped.keys():
-            self._damaged(f"{SWAP}/{name}", "it is missing: its FlowFiles are lost to NiFi as well")
+            self._swap_damaged(name, "it is missing: its FlowFiles are lost to NiFi as well")
 
     def close(self) -> None:
         for journal in self._journals:
@@ -129,7 +151,11 @@ class NiFiMoment:
         self.close()
         self._map = FlowFileMap()
         self._transaction = -1
-        self._damages: dict[tuple[str, str], NiFiDamage] = {}
+        self._damages: list[NiFiDamage] = []
+
+    def _log_damages(self) -> list[NiFiDamage]:
+        """Of checkpoint and journals."""
+        return [*self._damages, *(damage for journal in self._journals for damage in journal.damages)]
 
     def _swap_path(self, name: str) -> str:
         return os.path.join(self._directory, SWAP, name)
@@ -142,94 +168,137 @@ class NiFiMoment:
             what = "of the MinimalLockingWriteAheadLog, which NiFi 2 can't read either" if old else "unknown"
             raise NotSurveyable(f"{self._directory} has no {JOURNALS}: it is {what}")
 
-    def _opened(self) -> int | None:
-        """Everything is open, and belongs together: the checkpoint's descriptor, or -1; None: a checkpoint came."""
-        self.close()
-        descriptor = self._open_checkpoint()
+    def _too_busy(self) -> NotSurveyable:
+        return NotSurveyable(f"{self._directory} wrote a checkpoint each of {ATTEMPTS} times it was opened")
+
+    def _read_all(self, found: CheckpointFile | None) -> bool:
+        """Open everything, then read it; False: a checkpoint came while it was being opened."""
         try:
-            last = -1
-            if descriptor >= 0:
-                last = checkpoint_transaction(PieceReader(descriptor, os.fstat(descriptor).st_size))
-        except (TornFile, Unparsable):
-            last = -1  # told when it is read: then all journals are wanted
-        except BaseException:
-            os.close(descriptor)
-            raise
-        try:
-            self._open_journals(last)
+            self._open_journals(self._checkpointed(found))
         except FileNotFoundError:
-            is_same = False
-        else:
-            is_same = self._is_current(descriptor)
-        if is_same:
-            return descriptor
-        if descriptor >= 0:
-            os.close(descriptor)
-        return None
+            return False
+        if not self._is_current(found):
+            return False
+        if found is not None:
+            self._read_checkpoint(found)
+        self._read_journals()
+        return True
 
-    def _open_checkpoint(self) -> int:
-        for name in (CHECKPOINT, PARTIAL):  # a partial one alone is whole: NiFi was about to give it its name
-            with suppress(FileNotFoundError):  # the other one is looked for, and -1 says that there is none
-                return os.open(os.path.join(self._directory, name), os.O_RDONLY | os.O_CLOEXEC)
-        return -1
+    @contextmanager
+    def _open_checkpoint(self) -> Iterator[CheckpointFile | None]:
+        """What NiFi would start with."""
+        descriptor, is_partial = self._checkpoint_descriptor()
+        try:
+            yield CheckpointFile(descriptor, os.fstat(descriptor), is_partial) if descriptor >= 0 else None
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
 
-    def _is_current(self, descriptor: int) -> bool:
+    def _checkpoint_descriptor(self) -> tuple[int, bool]:
+        """-1: there is none. Whether it is a partial one that is alone."""
+        for _ in range(ATTEMPTS):
+            descriptor = self._descriptor(CHECKPOINT)
+            if descriptor >= 0:
+                return descriptor, False
+            descriptor = self._descriptor(PARTIAL)
+            # The partial one may have got its name before it was looked for, or this may be the next one already.
+            names = os.listdir(self._directory)
+            if CHECKPOINT not in names and (descriptor >= 0 or PARTIAL not in names):
+                return descriptor, True
+            if descriptor >= 0:
+                os.close(descriptor)
+        raise self._too_busy()
+
+    def _descriptor(self, name: str) -> int:
+        try:
+            return os.open(os.path.join(self._directory, name), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return -1
+
+    def _is_current(self, found: CheckpointFile | None) -> bool:
         """Whether the checkpoint that is open is still the one that NiFi would start with."""
-        again = self._open_checkpoint()
-        if again < 0 or descriptor < 0:
-            if again >= 0:
-                os.close(again)
-            return again == descriptor
-        ours, theirs = os.fstat(descriptor), os.fstat(again)
-        os.close(again)
-        return os.path.samestat(ours, theirs) and ours.st_mtime_ns == theirs.st_mtime_ns
+        with self._open_checkpoint() as again:
+            return again is None if found is None else found.is_same(again)
+
+    def _is_settled(self, found: CheckpointFile | None) -> bool:
+        """Whether nothing has been removed or passed over: then what is missing or damaged really is."""
+        known = {journal.name for journal in self._journals}
+        newest = max((journal.first for journal in self._journals), default=-1)
+        listed = {name for name in self._journal_names() if self._transaction <= first_of(name) <= newest}
+        return listed <= known and self._is_current(found)
+
+    def _checkpointed(self, found: CheckpointFile | None) -> int:
+        """The last transaction that is in the checkpoint; -1 if none is, or it can't be read: all journals count."""
+        try:
+            return -1 if found is None or found.is_partial else checkpoint_transaction(found.pieces())
+        except (TornFile, Unparsable):
+            return -1  # told when it is read
 
     def _open_journals(self, checkpointed: int) -> None:
         """All whose first transaction is not in the checkpoint, in order, with the ends that they have now."""
         for name in self._journal_names():
-            if int(name.partition(".")[0]) >= checkpointed:
+            if first_of(name) >= checkpointed:
                 self._journals.append(self._journal(name))
         for journal in self._journals:
             journal.reach()
 
     def _journal_names(self) -> list[str]:
         names = filter(JOURNAL_NAME.fullmatch, os.listdir(os.path.join(self._directory, JOURNALS)))
-        return sorted(names, key=lambda name: int(name.partition(".")[0]))
+        return sorted(names, key=first_of)
 
     def _journal(self, name: str) -> Journal:
         return Journal(os.path.join(self._directory, JOURNALS), name, attributes=self._attributes)
 
-    def _read_checkpoint(self, descriptor: int) -> None:
-        if descriptor < 0:
-            return
-        pieces = PieceReader(descriptor, os.fstat(descriptor).st_size)
+    def _read_checkpoint(self, found: CheckpointFile) -> None:
         try:
-            self._transaction = read_checkpoint(pieces, self._map, attributes=self._attributes)
+            self._transaction = read_checkpoint(found.pieces(), self._map, attributes=self._attributes)
         except (TornFile, Unparsable) as error:
-            self._damaged(CHECKPOINT, read_end(error))
+            if found.is_partial:  # the first one of all, not whole yet: the journals are there from the beginning on
+                self._map = FlowFileMap()
+            else:
+                self._damaged(CHECKPOINT, read_end(error))
+        for journal in [journal for journal in self._journals if journal.first < self._transaction]:
+            self._journals.remove(journal)
+            journal.close()
 
     def _read_journals(self, *, is_following: bool = False) -> None:
         expected = self._transaction + 1
+        has_told = bool(self._damages)
         for journal in self._journals:
-            if journal.first > expected >= 1 and not journal.position:
+            if journal.first > expected and not journal.position:
                 if is_following:
                     raise MomentLost
-                self._damaged(JOURNALS, f"transactions {expected:,} to {journal.first - 1:,} are in no file")
+                if not has_told:
+                    self._damaged(JOURNALS, f"transactions {expected:,} to {journal.first - 1:,} are in no file")
             journal.read(self._map)
-            expected = 0 if journal.damages else max(expected, journal.first + 1, journal.last + 1)
+            # When NiFi fails to write a transaction, it has a number all the same, and the next journal begins behind.
+            behind = journal.last + (2 if journal.is_torn else 1)
+            expected = max(expected, journal.first + 1, behind)
+            has_told = bool(journal.damages)
 
     def _follow(self) -> None:
-        """Read what was written since, in new journals too. MomentLost if one of them has gone by."""
+        """Read what was written since, in new journals too. MomentLost if one of them, or part of it, has gone by."""
         newest = self._journals[-1].first if self._journals else self._transaction
+        before = len(self._log_damages())
         try:
             for name in self._journal_names():
-                if int(name.partition(".")[0]) > newest:
+                if first_of(name) > newest:
                     self._journals.append(self._journal(name))
         except FileNotFoundError as error:
             raise MomentLost from error
         for journal in self._journals:  # all but the last were complete before the next one began
             journal.reach()
         self._read_journals(is_following=True)
+        if len(self._log_damages()) > before:
+            raise MomentLost
 
     def _damaged(self, file: str, what: str) -> None:
-        self._damages.setdefault((file, what), NiFiDamage(file, what, loses_flowfiles=True))
+        self._damages.append(NiFiDamage(file, what, loses_flowfiles=True))
+
+    def _swap_damaged(self, name: str, what: str) -> None:
+        self._swap_damages[name] = NiFiDamage(f"{SWAP}/{name}", what, loses_flowfiles=True)
+
+
+def first_of(journal: str) -> int:
+    """The first transaction of a journal, as its name says."""
+    return int(journal.partition(".")[0])

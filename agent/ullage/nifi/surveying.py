@@ -1,19 +1,25 @@
-"""Surveys a NiFi where it lies, beside a NiFi that runs: nothing is locked, nothing is changed."""
+"""Looks at a NiFi where it lies, beside a NiFi that runs: nothing is locked, nothing is changed."""
 
-from collections.abc import Iterator
-from contextlib import closing
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Final, NamedTuple
 
 from ullage.clock import Clock
 from ullage.nifi.contents import ContentListing
+from ullage.nifi.flowfiles import Attributes
 from ullage.nifi.home import NiFiHome, queue_names
 from ullage.nifi.moment import NiFiMoment
+from ullage.nifi.pins import PinPlan
 from ullage.nifi.survey import NiFiSurvey, SurveyTally
+from ullage.nifi.trouble import NiFiDamage
 
 ROUNDS: Final = 20
 """In which a moment is looked for at which all that FlowFiles refer to was seen. A busy NiFi needs two or three."""
 
 LISTED: Final = 20
+
+NAMING: Final = frozenset({"uuid", "filename"})
+"""The attributes by which a person finds a FlowFile."""
 
 
 def survey_nifi(home: NiFiHome, clock: Clock, listed: int = LISTED) -> NiFiSurvey:
@@ -23,14 +29,7 @@ def survey_nifi(home: NiFiHome, clock: Clock, listed: int = LISTED) -> NiFiSurve
     other, around that moment; those that a FlowFile of the moment lies in are looked at again if they were not there
     or too short. NotSurveyable.
     """
-    with closing(NiFiMoment(home.flowfiles)) as moment:
-        moment.read()
-        first = moment.transaction
-        listing = ContentListing(home.containers)
-        listing.read()
-        moment.advance()
-        _settle(moment, listing)
-        is_in_use = moment.transaction != first
+    with _looked_at(home, attributes=False) as (moment, listing, is_in_use):
         used = {flowfile.file for flowfile in moment.flowfiles()}
         if is_in_use:
             for file in [file for file in listing.files if file not in used]:
@@ -57,6 +56,52 @@ def survey_nifi(home: NiFiHome, clock: Clock, listed: int = LISTED) -> NiFiSurve
             files=tally.worst(),
             damages=damages,
         )
+
+
+class NiFiPins(NamedTuple):
+    """Who pins what at one moment of a NiFi. `names`: of queues, by their identifiers."""
+
+    millis: int
+    transaction: int
+    is_in_use: bool
+    is_archiving: bool
+    plan: PinPlan
+    names: Mapping[str, str]
+    damages: list[NiFiDamage]
+
+    @property
+    def is_complete(self) -> bool:
+        """All FlowFiles could be read; else files may have more of them."""
+        return not any(damage.loses_flowfiles for damage in self.damages)
+
+
+def pins_of_nifi(home: NiFiHome, clock: Clock) -> NiFiPins:
+    """Which FlowFiles pin which files, at a moment that is found as `survey_nifi` finds it. NotSurveyable."""
+    with _looked_at(home, attributes=NAMING) as (moment, listing, is_in_use):
+        names, damages = queue_names(home.flow)
+        now = clock.now_millis()
+        return NiFiPins(
+            millis=now,
+            transaction=moment.transaction,
+            is_in_use=is_in_use,
+            is_archiving=home.is_archiving,
+            plan=PinPlan(moment.flowfiles(), listing.files, now, home.truncated_above),
+            names=names,
+            damages=[*damages, *moment.damages, *listing.damages],
+        )
+
+
+@contextmanager
+def _looked_at(home: NiFiHome, *, attributes: Attributes) -> Iterator[tuple[NiFiMoment, ContentListing, bool]]:
+    """A moment, all files with those that it refers to as they were then, and whether NiFi went on meanwhile."""
+    with closing(NiFiMoment(home.flowfiles, attributes=attributes)) as moment:
+        moment.read()
+        first = moment.transaction
+        listing = ContentListing(home.containers)
+        listing.read()
+        moment.advance()
+        _settle(moment, listing)
+        yield moment, listing, moment.transaction != first
 
 
 def _settle(moment: NiFiMoment, listing: ContentListing) -> None:

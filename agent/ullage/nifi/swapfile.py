@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from ullage.nifi.fields import INLINE, read_schema, reader, text
-from ullage.nifi.flowfiles import NiFiFlowFile, RecordFormat
+from ullage.nifi.flowfiles import Attributes, NiFiFlowFile, RecordFormat
 from ullage.nifi.pieces import PieceReader
 from ullage.nifi.trouble import Unparsable
 
@@ -22,7 +22,7 @@ FLOWFILES: Final = "FlowFiles"
 SWAP_NAME: Final = re.compile(r"\d+-.+\.swap")
 
 
-def read_swap_file(path: str, *, attributes: bool) -> Iterator[NiFiFlowFile]:
+def read_swap_file(path: str, *, attributes: Attributes) -> Iterator[NiFiFlowFile]:
     """All its FlowFiles. TornFile or Unparsable when it can't be read further; FileNotFoundError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -34,7 +34,7 @@ def read_swap_file(path: str, *, attributes: bool) -> Iterator[NiFiFlowFile]:
         os.close(descriptor)
 
 
-def _header(data: bytes, at: int, *, attributes: bool) -> tuple[tuple[RecordFormat, int], int]:
+def _header(data: bytes, at: int, *, attributes: Attributes) -> tuple[tuple[RecordFormat, int], int]:
     """What reads its FlowFiles, and how many there are: schema and summary come first."""
     if len(data) < at + len(MAGIC):
         raise IndexError

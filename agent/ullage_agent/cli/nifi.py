@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 import click
 import msgspec
 
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.options import PAIR, Group, json_output, option
+from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, json_output, option
 from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
 
 if TYPE_CHECKING:
@@ -84,6 +86,91 @@ def survey(
     if not found.is_complete:
         say("Not all FlowFiles could be read: what is dead here may be theirs.")
         sys.exit(ExitCode.INCOMPLETE)
+
+
+@nifi.command()
+@click.argument("conf", required=False)
+@option(
+    "--free", "goal", type=SIZE, metavar="SIZE", help="Tell the fewest FlowFiles whose leaving frees so much: 10Gi."
+)
+@option(
+    "--tails",
+    is_flag=True,
+    help="With --free: count dead ends of files too, which NiFi 2.10 and later may cut off (see docs/nifi.md).",
+)
+@option("--files", type=click.IntRange(0, 100_000), default=10, help="How many files are told.")
+@option("--flowfiles", type=click.IntRange(0, 1_000_000), default=5, help="How many FlowFiles of each file are told.")
+@option(
+    "--parquet", type=FILE, metavar="FILE", help="Write all FlowFiles that pin a file to this new file, a row each."
+)
+@option(
+    "--html", type=FILE, metavar="FILE", help="Write what is told to this new file, a page that needs nothing else."
+)
+@json_output
+@FLOWFILES
+@CONTAINERS
+@FLOW
+def pins(
+    conf: str | None,
+    goal: int | None,
+    tails: bool,
+    files: int,
+    flowfiles: int,
+    parquet: Path | None,
+    html: Path | None,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    flow: str,
+) -> None:
+    """Show which FlowFiles pin the disk of a NiFi, and which have to leave for room. Nothing is changed or locked.
+
+    For the files with the most dead bytes, the FlowFiles that hold them: uuid, file name, queue, how long they have
+    waited there, and where they lie in the file. For each queue, what comes back once it is empty.
+    """
+    from ullage.clock import Clock
+    from ullage.nifi.surveying import pins_of_nifi
+    from ullage_agent.cli import nifi_page, nifi_pins
+
+    if tails and goal is None:
+        raise click.UsageError("--tails goes with --free")
+    if goal is not None and goal < 1:
+        raise click.UsageError("--free is for a byte at least")
+    found = pins_of_nifi(_home(conf, flowfile_repository, dict(containers), flow), Clock())
+    freeing = None if goal is None else found.plan.free(goal, tails=tails)
+    if parquet is not None:
+        with _new(parquet) as file:
+            nifi_pins.write_parquet(found, freeing, file)
+    if html is not None:
+        with _new(html) as file:
+            for piece in nifi_page.page(found, freeing, files=files, flowfiles=flowfiles, tails=tails):
+                file.write(piece.encode())
+    if as_json:
+        sys.stdout.writelines(nifi_pins.json_pieces(found, freeing, files=files, flowfiles=flowfiles, tails=tails))
+    elif parquet is None and html is None:
+        nifi_pins.print_pins(found, freeing, files=files, flowfiles=flowfiles, tails=tails)
+    else:
+        tell(f"Written to {' and '.join(str(path) for path in (parquet, html) if path is not None)}")
+    for damage in found.damages:
+        say(f"{damage.file}: {damage.what}")
+    if not found.is_complete:
+        say("Not all FlowFiles could be read: these files may have more of them.")
+        sys.exit(ExitCode.INCOMPLETE)
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[IO[bytes]]:
+    """A file that was not there; what could not be written whole is removed: disks are full where this is called."""
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        raise click.UsageError(f"{path} is there already") from None
+    try:
+        with file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _home(conf: str | None, flowfiles: str | None, containers: dict[str, str], flow: str) -> NiFiHome:

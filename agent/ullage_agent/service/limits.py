@@ -101,6 +101,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     small_body_bytes: int = 16 * MIB
     """A body that is decoded as a whole: JSON or MessagePack, batches included."""
 
+    arriving_bytes: int = 128 * MIB
+    """Bodies of 64 KiB and more that are decoded as a whole and not complete yet, as they were announced: eight of the
+    largest. Of more, the slowest of who has most goes.
+    """
+
+    arriving_bytes_each: int = 96 * MIB
+    """The same of one principal, so that a quarter is left to the others."""
+
     body_values: int = 300_000
     """Names and values in one such body: a batch of 10,000 with twelve attributes each. A decoder works in one go, and
     nobody else in the process does meanwhile: some 30 ms for so many.

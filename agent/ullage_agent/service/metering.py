@@ -129,6 +129,7 @@ class Meter:
         self.sessions: Callable[[], int] = int
         self.requests_under_way: Callable[[], int] = int
         self.requests_held: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self.requests_arriving_bytes: Callable[[], int] = lambda: 0
         for action in Action:
             if action is not Action.NONE:
                 metrics.expect("reclaim_actions_total", action.name.lower())
@@ -156,6 +157,7 @@ class Meter:
         held, held_bytes = self.requests_held()
         yield Sample("requests_held", held)
         yield Sample("requests_held_bytes", held_bytes)
+        yield Sample("requests_arriving_bytes", self.requests_arriving_bytes())
         yield Sample("sessions", self.sessions())
         moved = self._process.io_counters()
         yield Sample("process_io_bytes_total", moved.read_bytes, ("read",))

@@ -92,6 +92,7 @@ TABLE: Final = (
     Entry("requests_under_way", GAUGE, "HTTP requests."),
     Entry("requests_held", GAUGE, "HTTP requests that are not begun: enough others of their principals are."),
     Entry("requests_held_bytes", GAUGE, "What has come of the bodies of HTTP requests that are not begun."),
+    Entry("requests_arriving_bytes", GAUGE, "Bodies of JSON on their way, of 64 KiB and more, as they were announced."),
     Entry("commit_seconds", TIMED, "A commit, from its encoding to its sync."),
     Entry("sync_seconds", TIMED, "One sync of a file or directory.", ("what",)),
     Entry("read_seconds", TIMED, "One read of a file."),

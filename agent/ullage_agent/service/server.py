@@ -210,6 +210,7 @@ class Server:
         self._meter.sessions = lambda: len(served.sessions)
         self._meter.requests_under_way = lambda: guard.under_way
         self._meter.requests_held = lambda: served.starts.held
+        self._meter.requests_arriving_bytes = lambda: served.arrivals.bytes
         asked = authenticator if listening.asks_for_metrics else None
         apps = {"http": guard, "metrics": Scrape(self.metrics, asked, audit, is_encrypted=listening.tls is not None)}
         starts = {"http": served.starts}

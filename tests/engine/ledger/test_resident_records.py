@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import Workshop
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.packed import BYTES_MAX, ROWS_MAX, HandlePack, PackedHandles
+from ullage.engine.ledger.packed import BYTES_MAX, ROWS_MAX, PackedHandles
 from ullage.engine.ledger.resident import LOADED_MAX, UNPACKED_MIN, ResidentRecords
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import (
@@ -24,7 +24,7 @@ from ullage.engine.model import (
     new_uuids,
     parse_uuid,
 )
-from ullage.engine.wal.serde import EncodedRecords, SerDe
+from ullage.engine.packs import NO_HANDLES, place_of, with_more
 from ullage.errors import HandleNotFound, RepositoryDamaged
 
 
@@ -115,26 +115,15 @@ def test_two_uuids_side_by_side_are_no_third_one() -> None:
     first, second = (handle(choose, number) for number in range(2))
     between = first.uuid[8:] + second.uuid[:8]
     third = msgspec.structs.replace(second, uuid=between)
-    pack = HandlePack().with_more([first, second])
+    pack = with_more(NO_HANDLES, [first, second])
 
-    assert (pack.place(between), pack.place(second.uuid)) == (-1, 1)
-    assert pack.with_more([third]).place(between) == 2
+    assert (place_of(pack, between), place_of(pack, second.uuid)) == (-1, 1)
+    assert place_of(with_more(pack, [third]), between) == 2
     packed = PackedHandles()
     packed.add([first, second])
     assert packed.find(between) is None
     packed.add([third])
     assert packed.find(between) == third
-
-
-def test_a_snapshot_has_packed_handles_as_it_has_others() -> None:
-    """Byte for byte; and whoever looks at some of a block sees records."""
-    choose = random.Random(2)
-    records = [handle(choose, number) for number in range(300)]
-    found = EncodedRecords(HandlePack().with_more(records).encoded())
-
-    assert SerDe().encode_block(found) == SerDe().encode_block(records)
-    assert SerDe().encode_block(found[100:200]) == SerDe().encode_block(records[100:200])
-    assert (len(found), list(found), found[7]) == (300, records, records[7])
 
 
 class Busy(dict[bytes, FlowFileRecord]):

@@ -18,6 +18,7 @@ CLIENT_OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # else all channels to a server would share one connection
+    ("grpc.http2.bdp_probe", 0),  # a window that grows with the speed takes any number of messages that nobody reads
 ]
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ullage.engine.model import UUID_BYTES, FlowFileRecord, SetAside, Whole
+from ullage.engine.packs import BEFORE_UUID
 
 Fields = list[msgspec.Raw]
 
@@ -85,7 +86,8 @@ def named_by(data: bytes) -> Named:
         fields: Fields = _decoded(data, Fields)
         tag = _decoded(fields[0], int)
     except _SURPRISES:
-        return Named(is_all=True)
+        at = len(BEFORE_UUID)  # of a record that ends in what is none the beginning may say whose it was
+        return Named(data[at : at + UUID_BYTES] if data.startswith(BEFORE_UUID) else b"", is_all=True)
     try:
         uuids = _decoded(fields[_UUIDS[tag]], bytes) if tag in _UUIDS else b""
     except _SURPRISES:
@@ -149,7 +151,7 @@ def _numbered(*places: int) -> Callable[[Fields], Named]:
 
 _RUN_TAG = 30
 
-_UUIDS = {1: 1, 2: 1, 3: 1, 9: 9, 27: 4}
+_UUIDS = {1: 1, 2: 1, 3: 1, 9: 9, 27: 4, 31: 1}
 """Where operations have the uuids of FlowFiles that they change: of all others none is changed."""
 
 _NAMES: dict[int, Callable[[Fields], Named]] = {

@@ -13,11 +13,12 @@ from itertools import groupby
 
 import msgspec
 
-from ullage.engine.byteranges import end_of_moves, unpack_ranges
+from ullage.engine.batches import require_readable
+from ullage.engine.byteranges import end_of_moves
 from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
-from ullage.engine.ledger.resources import ResourceEntry
-from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent
+from ullage.engine.ledger.resources import ResourceEntry, require_runs
+from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent, unknown_record, unknown_swap
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
     BLOCK_BYTES,
@@ -28,6 +29,7 @@ from ullage.engine.model import (
     ContentClaim,
     Delete,
     FlowFileRecord,
+    HandlePack,
     IndexCeiling,
     LeaseEnd,
     LeaseRecord,
@@ -51,6 +53,7 @@ from ullage.engine.model import (
     format_uuid,
     split_uuids,
 )
+from ullage.engine.packs import records_of, rows_of
 from ullage.engine.updates import updated
 from ullage.errors import ClaimGone, FlowFileNotFound, RepositoryDamaged
 
@@ -84,6 +87,7 @@ class Ledger(LedgerState):
             SwapDrop: self._swap_drop,
             SetAside: self._set_aside,
             SetAsideEnd: self._end_set_aside,
+            HandlePack: self._put_back,
         }
 
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
@@ -135,7 +139,7 @@ class Ledger(LedgerState):
         """Take in one block of a snapshot: the same operations, as of transaction 0."""
         with self._loading():
             self._take(0, 0, operations)
-        self.records.note_loaded(len(operations))
+        self.records.note_loaded(sum(type(each) is not HandlePack for each in operations))
 
     def freeze(self) -> "LedgerView":
         """A stable view of this moment, to be released; costs the same however many records there are."""
@@ -224,6 +228,17 @@ class Ledger(LedgerState):
             if claim is not None:
                 entry.add(claim)  # type: ignore[union-attr]  # looked up above
 
+    def _put_back(self, pack: HandlePack, transaction: int, millis: int) -> None:
+        """What `_create` does of each of its handles, of all at once."""
+        if not self._is_loading:
+            raise RepositoryDamaged(f"transaction {transaction} brings handles in a pack, as only a snapshot does")
+        rows = rows_of(pack)
+        require_readable(rows.attributes, set(rows.parents))
+        if not self.records.put_back(pack, rows):
+            self._create(records_of(pack))
+        else:
+            self._take_claims(rows.claims)
+
     def _update(self, updates: Iterable[Update], transaction: int, millis: int) -> None:
         view = self._view
         for update in updates:
@@ -232,7 +247,7 @@ class Ledger(LedgerState):
                 view.keep_flow_files(uuid[0])
             record = self.records.find(uuid)
             if record is None:
-                raise _unknown(uuid, transaction)
+                raise unknown_record(uuid, transaction)
             changed = updated(record, update)
             content = update.content
             if content is not None:
@@ -259,7 +274,7 @@ class Ledger(LedgerState):
                 self._view.keep_flow_files(uuid[0])
             record = self.records.remove(uuid)
             if record is None:
-                raise _unknown(uuid, transaction)
+                raise unknown_record(uuid, transaction)
             yield record
 
     def _release_claim(self, claim: ContentClaim, transaction: int, millis: int) -> None:
@@ -290,7 +305,7 @@ class Ledger(LedgerState):
         if self._view is not None:
             self._view.keep_resources(shard)
         entry = self.resources[shard].get(operation.index)
-        _require_runs(operation, transaction)
+        require_runs(operation, transaction)
         if entry is None:
             entry = self.resources[shard][operation.index] = ResourceEntry(operation)
             if self._is_loading:
@@ -420,7 +435,7 @@ class Ledger(LedgerState):
 
     def _swap_in(self, operation: SwapIn, transaction: int, millis: int) -> None:
         if operation.name not in self.swaps:
-            raise _unknown_swap(operation.name, transaction)
+            raise unknown_swap(operation.name, transaction)
         content = self.swap_contents.pop(operation.name, None)
         if content is None:
             # Only at a restart: a running repository has read the file before its commit (`swapping_in`).
@@ -467,7 +482,7 @@ class Ledger(LedgerState):
         """The file stands in no queue any more; it is kept until a published snapshot covers this transaction."""
         swap = self.swaps.pop(name, None)
         if swap is None:
-            raise _unknown_swap(name, transaction)
+            raise unknown_swap(name, transaction)
         for share in swap.shares:
             entry = self.entry(share.resource)
             if entry is not None and entry.swapped is not None:
@@ -478,22 +493,3 @@ class Ledger(LedgerState):
         # | snapshot 7, file swapped | SwapIn 8 | file removed | power | restart reads 7, then 8: no file |
         self.retired_swaps[name] = transaction
         return swap.shares
-
-
-def _require_runs(operation: ResourceClaim, transaction: int) -> None:
-    """RepositoryDamaged unless the runs that it carries are whole."""
-    try:
-        unpack_ranges(operation.holes)
-        unpack_ranges(operation.intent_holes)
-    except ValueError as error:
-        raise RepositoryDamaged(
-            f"transaction {transaction} describes resource claim {operation.index}, but {error}"
-        ) from error
-
-
-def _unknown(uuid: bytes, transaction: int) -> RepositoryDamaged:
-    return RepositoryDamaged(f"transaction {transaction} changes FlowFile {format_uuid(uuid)}, which does not exist")
-
-
-def _unknown_swap(name: str, transaction: int) -> RepositoryDamaged:
-    return RepositoryDamaged(f"transaction {transaction} takes swap file {name}, which the ledger does not know")

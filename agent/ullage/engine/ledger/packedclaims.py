@@ -6,17 +6,18 @@ the same, as they come, some twice    while a snapshot is read
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from ullage.engine.model import ContentClaim
+from ullage.engine.packs import ClaimRow
 
 PACKED_MIN: Final = 8
 """Base claims from which on columns take less than a map."""
 
 _WIDE: Final = "Q"
 _NARROW: Final = "I"
-_NARROW_MAX: Final = (1 << 32) - 1
 
 Row = tuple[int, int, int]
 """Offset, length and CRC."""
@@ -59,30 +60,31 @@ class PackedClaims:
 
 def packed(resource: int, rows: Sequence[Row]) -> PackedClaims:
     """Rows in the order of their offsets, each offset once."""
-    return PackedClaims(resource, *map(_column, zip(*rows, strict=True)))
+    fields = array(_WIDE, chain.from_iterable(rows))
+    return PackedClaims(resource, *(_column(fields[place::3]) for place in range(3)))
 
 
-def _column(values: Sequence[int]) -> "array[int]":
-    return array(_NARROW if max(values) <= _NARROW_MAX else _WIDE, values)
+def _column(values: "array[int]") -> "array[int]":
+    try:
+        return array(_NARROW, values)
+    except OverflowError:
+        return values
 
 
 class LoadingClaims:
     """Base claims as a snapshot's records name them, once for each record."""
 
-    __slots__ = ("_crcs", "_lengths", "_offsets")
+    __slots__ = ("_fields", "take")
 
     def __init__(self) -> None:
-        self._offsets, self._lengths, self._crcs = array(_WIDE), array(_WIDE), array(_WIDE)
-
-    def add(self, claim: ContentClaim) -> None:
-        """One more record that names it."""
-        self._offsets.append(claim.offset)
-        self._lengths.append(claim.length)
-        self._crcs.append(claim.crc)
+        self._fields = array(_WIDE)
+        self.take: Callable[[ClaimRow], None] = self._fields.extend
+        """One more record names this one. Each record of a snapshot comes by here."""
 
     def rows(self) -> list[Row]:
         """In the order of their offsets."""
-        return sorted(zip(self._offsets, self._lengths, self._crcs, strict=True))
+        fields = self._fields
+        return sorted(zip(fields[1::4], fields[2::4], fields[3::4], strict=True))
 
 
 def rows_of(claims: Iterable[ContentClaim]) -> list[Row]:

@@ -15,8 +15,9 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Final, overload
 
-from ullage.engine.ledger.packed import HandlePack, PackedHandles, behind, is_packable
-from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, format_uuid, split_uuids
+from ullage.engine.ledger.packed import PackedHandles, behind, is_packable
+from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, HandlePack, format_uuid, split_uuids
+from ullage.engine.packs import PackRows, is_whole, records_of
 
 SHARDS: Final = 256
 """A power of two, so that a uuid's first byte names its shard."""
@@ -56,7 +57,7 @@ class KeptRecords(Sequence[FlowFileRecord]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[FlowFileRecord]:
-        return chain.from_iterable(map(records_of, self._parts))
+        return chain.from_iterable(map(_records_of, self._parts))
 
     @property
     def packs(self) -> list[HandlePack]:
@@ -90,13 +91,8 @@ class KeptRecords(Sequence[FlowFileRecord]):
         for part in self._parts[first:]:
             if len(found) >= skipped + stop - start:
                 break
-            found += records_of(part)
+            found += _records_of(part)
         return found[skipped : skipped + max(0, stop - start)]
-
-
-def records_of(part: list[FlowFileRecord] | HandlePack) -> list[FlowFileRecord]:
-    """The records of a part."""
-    return part.records() if isinstance(part, HandlePack) else part
 
 
 class ResidentRecords:
@@ -171,6 +167,20 @@ class ResidentRecords:
             self._packed[uuid[0]].remove(uuid)
         return record
 
+    def put_back(self, pack: HandlePack, rows: PackRows) -> bool:
+        """Take in a pack of a snapshot, which has these rows; False: it has to be taken in row by row."""
+        uuids = rows.uuids
+        least, greatest = min(uuids), max(uuids)
+        number = least[0]
+        if number != greatest[0] or len(set(uuids)) < len(uuids) or not self.objects[number].keys().isdisjoint(uuids):
+            return False
+        if not self._packed[number].put_back(pack, least, greatest):
+            return False
+        has_ends = any(rows.expires_millis) or any(rows.deleted_millis)  # looked for in a tenth of the time
+        ends = zip(uuids, rows.expires_millis, rows.deleted_millis, strict=True) if has_ends else ()
+        self._note_packed(rows.queued, ends)
+        return True
+
     def note_loaded(self, count: int) -> None:
         """So many records of a snapshot were taken in."""
         self._loaded += count
@@ -182,6 +192,8 @@ class ResidentRecords:
         """All that was made before is there."""
         self.is_starting = False
         self._ending = []
+        for packed in self._packed:
+            packed.join_small()
 
     def restored(self) -> Iterator[FlowFileRecord]:
         """What a start has brought back, but for packed handles that have no end."""
@@ -218,11 +230,15 @@ class ResidentRecords:
                 for record in some:
                     del objects[record.uuid]
             if self.is_starting and some:
-                self.queued_max = max(self.queued_max, *(record.queued for record in some))
-                self._ending += [record.uuid for record in some if record.expires_millis or record.deleted_millis]
+                ends = ((record.uuid, record.expires_millis, record.deleted_millis) for record in some)
+                self._note_packed([record.queued for record in some], ends)
             count += len(some)
         self._resting[number] = len(objects)
         return count
+
+    def _note_packed(self, queued: Sequence[int], ends: Iterable[tuple[bytes, int, int]]) -> None:
+        self.queued_max = max(self.queued_max, *queued)
+        self._ending += [uuid for uuid, expires, deleted in ends if expires or deleted]
 
     def keep(self, number: int) -> list[list[FlowFileRecord] | HandlePack]:
         """The parts of a shard as it is now; called under the lock."""
@@ -244,7 +260,7 @@ class ResidentRecords:
         gone = [RECORD_BYTES + len(each.attributes) for each in seen if self.find(each.uuid) is not each]
         packs = kept.packs
         looked_at = packs[:: max(1, len(packs) // SAMPLED)]
-        others = [pack.nbytes for pack in looked_at if self._pack_like(pack) is not pack]
+        others = [_bytes_of(pack) for pack in looked_at if self._pack_like(pack) is not pack]
         return _scaled(gone, len(seen), count) + _scaled(others, len(looked_at), len(packs))
 
     def _pack_like(self, pack: HandlePack) -> HandlePack:
@@ -255,7 +271,7 @@ class ResidentRecords:
         """What contradicts what; called under the lock."""
         for objects, packed in zip(self.objects, self._packed, strict=True):
             places = {uuid: pack for pack in packed.packs for uuid in split_uuids(pack.uuids)}
-            if len(places) != packed.count or not all(map(HandlePack.is_whole, packed.packs)):
+            if len(places) != packed.count or not all(map(is_whole, packed.packs)):
                 yield f"{len(places)} handles are packed in a shard that counts {packed.count}, or some rows are cut"
             for uuid, pack in places.items():
                 if uuid in objects or packed.pack_of(uuid) is not pack:
@@ -267,7 +283,7 @@ class ResidentRecords:
             with self._lock:
                 kept = self.keep(number)
             for part in kept:
-                yield from records_of(part)
+                yield from _records_of(part)
 
     def handles_behind(self, uuid: bytes) -> Iterator[FlowFileRecord]:
         """Handles in the order of uuids from behind this one on, or all; shard by shard, each as it is at a moment."""
@@ -277,6 +293,14 @@ class ResidentRecords:
             lately = (each for each in objects if each.queue == HANDLE_QUEUE and each.uuid > uuid)
             start = uuid if uuid[:1] == bytes([number]) else b""
             yield from merge(sorted(lately, key=_by_uuid), behind(packs, start), key=_by_uuid)
+
+
+def _records_of(part: list[FlowFileRecord] | HandlePack) -> list[FlowFileRecord]:
+    return records_of(part) if isinstance(part, HandlePack) else part
+
+
+def _bytes_of(pack: HandlePack) -> int:
+    return len(pack.uuids) + len(pack.ends) + len(pack.rows)
 
 
 def _scaled(sizes: Sequence[int], seen: int, count: int) -> int:

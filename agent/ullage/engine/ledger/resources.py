@@ -1,10 +1,18 @@
 """What the ledger knows of one resource claim: its physical state, and what in it is alive."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
+from ullage.engine.byteranges import unpack_ranges
 from ullage.engine.ledger.packedclaims import PACKED_MIN, LoadingClaims, PackedClaims, Row, packed, rows_of
 from ullage.engine.model import Action, ContentClaim, Relocation, ResourceClaim, SwapShare
+from ullage.engine.packs import ClaimRow
+from ullage.errors import RepositoryDamaged
+
+_OFFSET, _LENGTH = itemgetter(0), itemgetter(1)
+"""Of a row."""
 
 
 @dataclass(slots=True)
@@ -70,8 +78,8 @@ class ResourceEntry:
         elif live is None:
             is_new, self._live = True, claim
         elif isinstance(live, LoadingClaims):
-            is_new = True  # `end_loading` knows better
-            live.add(claim)
+            live.take((claim.resource, offset, claim.length, claim.crc))
+            return
         elif isinstance(live, PackedClaims):
             is_new = offset not in live
             if is_new:
@@ -97,24 +105,34 @@ class ResourceEntry:
             self._shared[offset] = self._shared.get(offset, 1) + 1
 
     def begin_loading(self) -> None:
-        """A snapshot's records are about to name its base claims: until `end_loading` nothing is asked but totals,
-        which count what is named twice as two.
-        """
+        """A snapshot's records are about to name its base claims: until `end_loading` nothing is asked."""
         self._live = LoadingClaims()
+
+    def taker(self) -> Callable[[ClaimRow], None]:
+        """What to call with each base claim that a record of a snapshot names."""
+        live = self._live
+        return live.take if isinstance(live, LoadingClaims) else lambda row: self.add(ContentClaim(*row))
 
     def end_loading(self) -> None:
         """All of them have."""
         if not isinstance(self._live, LoadingClaims):
             return
-        rows, self._live = self._live.rows(), None
+        rows = self._live.rows()
+        if len(set(map(_OFFSET, rows))) < len(rows):
+            rows = self._once(rows)
+        self.live_bytes = sum(map(_LENGTH, rows))
+        self.resident_bound = max([offset + length for offset, length, _ in rows], default=0)
+        self._set(rows)
+
+    def _once(self, rows: list[Row]) -> list[Row]:
+        """Without those that have the offset of the one before, which are further claimants of it."""
         once: list[Row] = []
         for row in rows:
             if once and once[-1][0] == row[0]:
-                self.live_bytes -= row[1]
                 self._share(row[0])
             else:
                 once.append(row)
-        self._set(once)
+        return once
 
     def pack(self) -> bool:
         """Let the base claims take less memory; False: not yet, more are to come."""
@@ -284,3 +302,14 @@ class Residents(NamedTuple):
     def end(self) -> int:
         """Where the last one ends."""
         return max([claim.offset + claim.length for claim in self.claims], default=0)
+
+
+def require_runs(operation: ResourceClaim, transaction: int) -> None:
+    """RepositoryDamaged unless the runs that it carries are whole."""
+    try:
+        unpack_ranges(operation.holes)
+        unpack_ranges(operation.intent_holes)
+    except ValueError as error:
+        raise RepositoryDamaged(
+            f"transaction {transaction} describes resource claim {operation.index}, but {error}"
+        ) from error

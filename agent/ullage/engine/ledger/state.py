@@ -1,8 +1,10 @@
 """What a ledger holds in memory: everything that transactions said, and three notes that none of them carries."""
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import call, itemgetter
 from typing import NamedTuple
 
 from ullage.engine.ledger.aside import RecordsAside
@@ -19,11 +21,18 @@ from ullage.engine.model import (
     RunFile,
     SetAside,
     SwapOut,
+    format_uuid,
 )
+from ullage.engine.packs import ClaimRow
 from ullage.engine.uninterrupted import uninterrupted
+from ullage.errors import RepositoryDamaged
 
 CHANGED_MAX = 1 << 18
 """Changed resource claims that are noted one by one, in 20 MB; with more of them a survey looks at all."""
+
+
+_RESOURCE = itemgetter(0)
+"""Of a row."""
 
 
 class SwapContent(NamedTuple):
@@ -31,6 +40,18 @@ class SwapContent(NamedTuple):
 
     records: list[FlowFileRecord]
     set_aside: Sequence[SetAside] = ()
+
+
+class ClaimTakers(dict[int, Callable[[ClaimRow], None]]):
+    """What takes the base claims of each resource claim that records of a snapshot name."""
+
+    def __init__(self, taker_of: Callable[[int], Callable[[ClaimRow], None]]) -> None:
+        super().__init__()
+        self._taker_of = taker_of
+
+    def __missing__(self, resource: int) -> Callable[[ClaimRow], None]:
+        taker = self[resource] = self._taker_of(resource)
+        return taker
 
 
 class LedgerState:
@@ -91,6 +112,9 @@ class LedgerState:
 
         self._is_unsettled = False
         """Whether resource claims wait for others, to say then what in them is in use."""
+
+        self._takers = ClaimTakers(self._taker_of)
+        """By resource claim, while a snapshot is read."""
 
         self._unpacked: set[int] = set()
         """Note: resource claims to which handles have come since `pack`."""
@@ -166,8 +190,22 @@ class LedgerState:
         """No block of a snapshot follows, or not yet: what its records name is known from here on."""
         if self._is_unsettled:
             self._is_unsettled = False
+            self._takers.clear()
             for entry in (entry for shard in self.resources for entry in shard.values()):
                 entry.end_loading()
+
+    def _taker_of(self, resource: int) -> Callable[[ClaimRow], None]:
+        entry = self.resources[resource % SHARDS].get(resource)
+        if entry is None:
+            raise RepositoryDamaged(f"a handle names resource claim {resource}, unknown to the ledger")
+        self.note_changed(entry)
+        return entry.taker()
+
+    def _take_claims(self, claims: Sequence[ClaimRow | None]) -> None:
+        """Records of a snapshot name these. Without a step of the interpreter for each, which takes twice as long."""
+        there = list(filter(None, claims))
+        takers = map(self._takers.__getitem__, map(_RESOURCE, there))
+        deque(map(call, takers, there), maxlen=0)
 
     @uninterrupted
     def pack(self) -> None:
@@ -274,3 +312,13 @@ class LedgerState:
         with self.lock:
             self.answers.forget(now_millis)
             self.writes.forget(now_millis)
+
+
+def unknown_record(uuid: bytes, transaction: int) -> RepositoryDamaged:
+    """What says that a transaction changes what does not exist."""
+    return RepositoryDamaged(f"transaction {transaction} changes FlowFile {format_uuid(uuid)}, which does not exist")
+
+
+def unknown_swap(name: str, transaction: int) -> RepositoryDamaged:
+    """The same of a swap file."""
+    return RepositoryDamaged(f"transaction {transaction} takes swap file {name}, which the ledger does not know")

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from ullage.engine.ledger.packed import HandlePack
 from ullage.engine.ledger.resident import KeptRecords
 from ullage.engine.ledger.state import SHARDS, LedgerState
-from ullage.engine.model import FlowFileRecord, IndexCeiling, Operation
+from ullage.engine.model import FlowFileRecord, HandlePack, IndexCeiling, Operation
 from ullage.engine.wal.records import BLOCK_RECORDS
-from ullage.engine.wal.serde import EncodedRecords
 
 
 class LedgerView:
@@ -78,16 +76,20 @@ class LedgerView:
         yield self._swaps
 
     def _naming(self) -> Iterator[Sequence[Operation]]:
-        """Records: those that are packed as they are, in blocks of their own."""
+        """Records; packs as they are, in blocks of their own that hold about as many."""
         for shard in range(SHARDS):
-            encoded: list[msgspec.Raw] = []
+            packs: list[HandlePack] = []
+            rows = 0
             for part in self._take_records(shard):
-                if isinstance(part, HandlePack):
-                    encoded += part.encoded()
-                else:
+                if not isinstance(part, HandlePack):
                     yield part
-            for at in range(0, len(encoded), BLOCK_RECORDS):
-                yield EncodedRecords(encoded[at : at + BLOCK_RECORDS])
+                    continue
+                if packs and rows + part.size > BLOCK_RECORDS:
+                    yield packs
+                    packs, rows = [], 0
+                packs.append(part)
+                rows += part.size
+            yield packs
 
     def _take_records(self, shard: int) -> Sequence[list[FlowFileRecord] | HandlePack]:
         """The records of a shard, handed out once."""
@@ -100,7 +102,7 @@ class LedgerView:
 def _blocked(runs: Iterable[Sequence[Operation]]) -> Iterator[Sequence[Operation]]:
     pending: list[Operation] = []
     for run in runs:
-        if isinstance(run, EncodedRecords):
+        if run and isinstance(run[0], HandlePack):
             yield run
             continue
         pending.extend(run)

@@ -14,7 +14,7 @@ from ullage.engine.wal.format import UNDECODABLE
 from ullage.engine.wal.partition import partition_numbers
 from ullage.engine.wal.records import RecordReader
 from ullage.engine.wal.restore import Chain, RestoreReport, replay, resolve, scan_partition
-from ullage.engine.wal.serde import SerDe, Undecodable
+from ullage.engine.wal.serde import SerDe, Undecodable, record_count
 from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader, new_salt_key, publish
 from ullage.engine.wal.state import UNUSABLE, LoggedState, RecordDirectory, RecordUnusable, log_name
 from ullage.errors import RepositoryDamaged
@@ -94,7 +94,7 @@ def _load_blocks(reader: RecordReader[SnapshotHeader], state: LoggedState) -> in
             state.load(block)
         except UNUSABLE as error:
             raise RecordUnusable(f"{reader.path}: contradicts itself: {error}") from error
-        records += len(block)
+        records += record_count(block)
     return records
 
 

@@ -25,7 +25,7 @@ from ullage.engine.wal.format import (
     pack_file_header,
     unpack_file_header,
 )
-from ullage.engine.wal.serde import SerDe, Undecodable, require_serde
+from ullage.engine.wal.serde import SerDe, Undecodable, record_count, require_serde
 from ullage.engine.wal.state import RecordUnusable
 from ullage.errors import RepositoryDamaged
 
@@ -118,16 +118,16 @@ def record_pieces(
 ) -> Iterator[bytes]:
     """The bytes of such a file, to be written one after the other; `on_progress` gets the records so far."""
     yield pack_file_header(magic, msgspec.msgpack.encode(header))
-    records = 0
-    running = 0
+    records = written = running = 0
     for block, payload in _encoded(blocks, serde):
         head = _BLOCK.pack(len(payload), len(block), crc32c(payload))
         # Ties the blocks to the footer: one that is left out, doubled or moved has a good checksum of its own.
         running = crc32c(head, running)
         yield head + payload
         records += len(block)
+        written += record_count(block)
         if on_progress is not None:
-            on_progress(records)
+            on_progress(written)
     footer = _FOOTER.pack(0, records, running)
     # Without it a file that was cut at the end of a block would look whole.
     yield footer + _CRC.pack(crc32c(footer))
@@ -175,7 +175,9 @@ class RecordReader(Generic[Header]):
             yield block
 
     def blocks_each(self) -> Iterator[tuple[list[Operation | Undecodable], str]]:
-        """The same, record by record, each block with its place: what can't be decoded stands there as it is."""
+        """The same, record by record, of packs too, each block with its place: what can't be decoded stands there as it
+        is.
+        """
         for payload, count, offset in self._payloads():
             try:
                 block: list[Operation | Undecodable] = [*self._serde.decode_block(payload, self.header.serde_version)]
@@ -183,7 +185,7 @@ class RecordReader(Generic[Header]):
                 block = self._serde.decode_block_each(payload, self.header.serde_version)
             if not (count != 1 and len(block) == 1 and isinstance(block[0], Undecodable)):
                 self._require_count(len(block), count, offset)
-            yield block, f"block at offset {offset} of {os.path.basename(self.path)}"
+            yield self._serde.taken_apart(block), f"block at offset {offset} of {os.path.basename(self.path)}"
 
     def _require_count(self, found: int, said: int, offset: int) -> None:
         if found != said:

@@ -6,7 +6,7 @@ is told the version that wrote the bytes.
 
 from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import NamedTuple, get_args, overload
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ullage.engine.model import (
     ClaimBlocks,
     Delete,
     FlowFileRecord,
+    HandlePack,
     Operation,
     ResourceClaim,
     RunFile,
@@ -28,6 +29,7 @@ from ullage.engine.model import (
     Whole,
     unpack_attributes,
 )
+from ullage.engine.packs import encoded, is_whole
 from ullage.engine.wal.format import OPERATIONS_MAX, PAYLOAD_BYTES_MAX, UNDECODABLE
 from ullage.errors import FormatTooNew, InvalidArgument, RepositoryDamaged, TransactionTooLarge
 
@@ -52,31 +54,6 @@ class Undecodable(NamedTuple):
 
     data: bytes
     reason: str
-
-
-_decode_record = msgspec.msgpack.Decoder(FlowFileRecord).decode
-
-
-class EncodedRecords(Sequence[Operation]):
-    """FlowFiles as `SerDe` has them in a block: it takes them as they are, and they are decoded for whoever looks."""
-
-    def __init__(self, encoded: Sequence[msgspec.Raw]) -> None:
-        self.encoded = encoded
-
-    def __len__(self) -> int:
-        return len(self.encoded)
-
-    @overload
-    def __getitem__(self, index: int) -> Operation: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "EncodedRecords": ...
-
-    def __getitem__(self, index: int | slice) -> "Operation | EncodedRecords":
-        """One, or some in a row."""
-        if isinstance(index, slice):
-            return EncodedRecords(self.encoded[index])
-        return _decode_record(self.encoded[index])
 
 
 class SerDe:
@@ -106,8 +83,6 @@ class SerDe:
 
     def encode_block(self, operations: Sequence[Operation]) -> bytes:
         """A run of records in a snapshot or swap file."""
-        if isinstance(operations, EncodedRecords):
-            return self._encoder.encode(operations.encoded)
         return self._encoder.encode(operations)
 
     def decode_block(self, payload: bytes, version: int) -> list[Operation]:
@@ -128,18 +103,30 @@ class SerDe:
             return 0, [self._decode_one(raw) for raw in found]  # it says when, and nothing follows from that
 
     def decode_block_each(self, payload: bytes, version: int) -> list[Operation | Undecodable]:
-        """The same of `decode_block`."""
+        """The same of `decode_block`; handles that stand in a pack stay there: see `taken_apart`."""
         try:
             return [self._decode_one(raw) for raw in self._raw_blocks.decode(payload)]
         except UNDECODABLE as error:
             return [Undecodable(payload, f"the block does not decode: {error}")]
 
-    def _decode_one(self, raw: msgspec.Raw) -> Operation | Undecodable:
+    def _decode_one(self, raw: msgspec.Raw | bytes) -> Operation | Undecodable:
         try:
             operation: Operation = self._operations.decode(raw)
             return operation
         except UNDECODABLE as error:
             return Undecodable(bytes(raw), f"it does not decode: {error}")
+
+    def taken_apart(self, found: Sequence[Operation | Undecodable]) -> list[Operation | Undecodable]:
+        """The same with handles one by one, each of which may be one that does not decode."""
+        apart: list[Operation | Undecodable] = []
+        for each in found:
+            if not isinstance(each, HandlePack):
+                apart.append(each)
+            elif is_whole(each):
+                apart += [self._decode_one(record) for record in encoded(each)]
+            else:
+                apart.append(Undecodable(self.encode_operation(each), "nobody can tell where its rows end"))
+        return apart
 
     def encode_operation(self, operation: Operation) -> bytes:
         """One operation, as it stands in a payload."""
@@ -163,6 +150,11 @@ def operation_count(operations: Iterable[Operation]) -> int:
             if type(operation) is Delete or type(operation) is SwapOut:
                 count += len(operation.uuids) // UUID_BYTES - 1
     return count
+
+
+def record_count(block: Sequence[Operation | Undecodable]) -> int:
+    """How many records a block has: handles in a pack count one by one."""
+    return len(block) + sum([each.size - 1 for each in block if type(each) is HandlePack])
 
 
 def encode_transaction(serde: SerDe, operations: Sequence[Operation], millis: int) -> bytes:

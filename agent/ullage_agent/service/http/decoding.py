@@ -12,7 +12,7 @@ from typing import Any, Final
 from ullage.errors import RequestTooLarge
 from ullage.wire.bounded import decoded
 from ullage_agent.service.http.served import AnyRequest, served_by
-from ullage_agent.service.limits import SMALL_BYTES
+from ullage_agent.service.limits import DECODED_TIMES, SMALL_BYTES
 
 SIGNS: Final = (b",", b":", b"[", b"{")
 """There is one at least before or behind each name and value."""
@@ -30,12 +30,17 @@ class JsonRequest(AnyRequest):
     """
 
     async def json(self) -> Any:
-        """The document. InvalidArgument for what is none; RequestTooLarge for one of too many names and values."""
+        """The document, for which there is room. InvalidArgument for what is none; RequestTooLarge for one of too many
+        names and values; QuotaReached, ServiceBusy.
+        """
         body = await self.body()
-        kind = self.scope["state"]["operation"].body
+        served, state = served_by(self), self.scope["state"]
+        state["arrival"].is_complete = True
+        state["room"] = await served.budget.take_soon(state["principal"], DECODED_TIMES * len(body))
+        state["arrival"].release()
+        kind = state["operation"].body
         if len(body) <= INLINE_BYTES:
             return decoded(body, kind, "the body")
-        served = served_by(self)
         values = ValuesIn(body, served.limits.body_values)
         await served.call_in_steps(values.steps())
         values.require()

@@ -43,7 +43,12 @@ HEADERS: Final = (
 """On every answer that does not say otherwise."""
 
 
-ROOMS: Final = ("room", "answer_room")
+SLOW: Final = (
+    "nothing was done: others wait for the room of this body (arriving_bytes), which came more slowly than all others: "
+    "send it again, in smaller ones or faster"
+)
+
+ROOMS: Final = ("arrival", "room", "answer_room")
 """Under which names a request keeps the room that it has."""
 
 
@@ -65,6 +70,7 @@ class Guard:
         scope["path"] = scope["raw_path"].decode("ascii")
         exchange = _Exchange(scope, receive, send, self._served.limits.stall_seconds, self._lingering)
         state: Any = scope["state"]
+        state["exchange"] = exchange
         try:
             await self._answer(scope, exchange)
         except Exception as error:
@@ -184,6 +190,8 @@ class _Exchange:
         names = {name for name, _ in scope["headers"]}
         self._line: Line = scope["state"]["line"]
         self._given_up: RequestIncomplete | None = None
+        self._makes_room = False
+        self._patience: asyncio.Timeout | None = None
         self._lingers = b"expect" not in names
         self._is_read = b"transfer-encoding" not in names and b"content-length" not in names
 
@@ -201,12 +209,23 @@ class _Exchange:
         self.received_bytes += len(message.get("body", b""))
         return message
 
+    def give_up(self) -> None:
+        """Take no more of the body: another one has its room. Whoever waits for more of it learns that at once."""
+        self._makes_room = True
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
     async def _received(self) -> Any:
         try:
-            async with asyncio.timeout(self._stall_seconds):
+            async with asyncio.timeout(0 if self._makes_room else self._stall_seconds) as self._patience:
                 message = await self._asked()
         except TimeoutError as error:
+            if self._makes_room:
+                self._makes_room = False  # what comes from now on is not kept
+                raise ServiceBusy(SLOW) from error
             raise TransferStalled(f"nothing came for {self._stall_seconds:g} s: nothing was stored") from error
+        finally:
+            self._patience = None
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self._is_read = True
         return message

@@ -30,9 +30,10 @@ from ullage_agent.service.audit import Audit
 from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.host import Host
+from ullage_agent.service.http.arrivals import Arrivals
 from ullage_agent.service.http.protocol import Line
 from ullage_agent.service.http.starts import Starts
-from ullage_agent.service.limits import DECODED_TIMES, Limits
+from ullage_agent.service.limits import Limits
 from ullage_agent.service.log import RefusedLog, logger
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.quota import Quota
@@ -99,6 +100,7 @@ class Served:
         self.budget = budget
         self.turns = turns
         self.starts = Starts(turns, limits)
+        self.arrivals = Arrivals(limits)
         self.audit = logger("audit")
         self.refused = RefusedLog(host.clock)
         self.trail = audit
@@ -252,7 +254,8 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     if principal.holder:
         state["stranger"].is_known()
     if operation.body not in (None, OctetStream):
-        state["room"] = await served.budget.take_soon(principal, DECODED_TIMES * _body_bytes(connection, served.limits))
+        size = _body_bytes(connection, served.limits)
+        state["arrival"] = served.arrivals.begin(principal, size, state["exchange"])
 
 
 def _body_bytes(connection: ASGIConnection[Any, Any, Any, Any], limits: Limits) -> int:
