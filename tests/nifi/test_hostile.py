@@ -12,7 +12,16 @@ import pytest
 
 from tests.nifi.samples import NAMES, told, told_of, unpacked
 from tests.nifi.test_moment import journal_of, repository
+from tests.nifi.written import (
+    Written,
+    checkpoint_of,
+    created,
+    journal_header,
+    overflowed,
+    transaction_of,
+)
 from ullage.nifi.checkpoint import read_checkpoint
+from ullage.nifi.fields import DEPTH_MAX, FIELDS_MAX, read_schema
 from ullage.nifi.flowfiles import FlowFileMap, NiFiFlowFile
 from ullage.nifi.journal import Journal
 from ullage.nifi.moment import NiFiMoment
@@ -211,3 +220,90 @@ def test_a_schema_that_no_nifi_writes_is_refused(wrong: tuple[bytes, bytes], tmp
 
     with pytest.raises(Unparsable):
         parse_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nifi/journals/overflow-0/0a\0",
+        "/nifi/journals/overflow-0/0a\0/0b",
+        "/nifi/journals/overflow-0\0/0a",
+        "overflow-0/../secret",
+        "/nifi/journals/../secret",
+        "/nifi/journals/overflow-0/..",
+        "/nifi/journals/overflow-0/",
+        "/nifi/journals/overflow-0/" + "a" * 300,
+        "",
+    ],
+)
+def test_an_overflow_file_that_is_named_wildly_is_told_and_none_is_read(path: str, tmp_path: Path) -> None:
+    """Whatever lies there: NUL ends a name for the system, and what leads elsewhere is not NiFi's."""
+    (tmp_path / "journals" / "overflow-0").mkdir(parents=True)
+    for name in ("secret", "journals/secret", "journals/overflow-0/0a"):
+        (tmp_path / name).write_bytes(created(Written(1, "queue")))
+    journal = tmp_path / "journals" / "0.journal"
+    second = transaction_of(1, created(Written(2, "queue")))
+    journal.write_bytes(journal_header() + transaction_of(0, overflowed(path)) + second)
+
+    found, (damage,) = parse_journal(journal)
+
+    assert list(found.flowfiles) == [2]
+    assert damage.loses_flowfiles
+
+
+VERSIONS: dict[str, tuple[bytes, Callable[[Path], object]]] = {
+    "checkpoint": (checkpoint_of(7, []), parse_checkpoint),
+    "1.journal": (journal_header(), parse_journal),
+}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+@pytest.mark.parametrize("version", [0, 2, -1])
+def test_another_version_of_a_file_is_refused(name: str, version: int, tmp_path: Path) -> None:
+    """What it says may mean something else."""
+    whole, parse = VERSIONS[name]
+    at = 2 + int.from_bytes(whole[:2])
+    (tmp_path / name).write_bytes(whole[:at] + struct.pack(">i", version) + whole[at + 4 :])
+
+    with pytest.raises(NotSurveyable, match=f"version {version}"):
+        parse(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        struct.pack(">i", FIELDS_MAX + 1),
+        struct.pack(">ii", 1, 17) + b"\0\1a\0\6String\0\1a" * 17,
+        (struct.pack(">ii", 1, 1) + b"\0\x09SubFields\0\x0cSubFieldList") * (DEPTH_MAX + 2) + struct.pack(">i", 0),
+    ],
+)
+def test_a_schema_larger_than_any_of_nifis_is_refused(form: bytes) -> None:
+    """Before all of it is read, and before Python's stack is full."""
+    with pytest.raises(Unparsable, match=r"larger than any|unknown elements"):
+        read_schema(form, 0)
+
+
+def test_a_journal_whose_schema_is_of_another_length_is_damaged(tmp_path: Path) -> None:
+    """What follows would be read from somewhere else."""
+    head = journal_header()
+    at = head.index(struct.pack(">i", 2), 60) + 4
+    length = int.from_bytes(head[at : at + 4])
+    assert at + 4 + length == len(head)
+    journal = tmp_path / "1.journal"
+    journal.write_bytes(head[:at] + struct.pack(">i", length - 1) + head[at + 4 :] + b"\x7f")
+
+    _, (damage,) = parse_journal(journal)
+
+    assert "another length" in damage.what
+
+
+def test_nothing_is_read_behind_the_end_of_a_journal(tmp_path: Path) -> None:
+    """NiFi marks it when it begins the next one, and reads no further itself."""
+    journal = tmp_path / "0.journal"
+    whole = journal_header() + transaction_of(0, created(Written(1, "queue")))
+    behind = transaction_of(1, created(Written(2, "queue")))
+    journal.write_bytes(whole + b"\x7f" + behind)
+
+    found, damages = parse_journal(journal)
+
+    assert (list(found.flowfiles), damages) == ([1], [])

@@ -288,8 +288,6 @@ def first() -> Script:
     """The first start of all: no checkpoint before the partial one."""
     script = Script()
     script.checkpoint()
-    if FULL:
-        script.checkpoint()
     return script
 
 
@@ -300,8 +298,6 @@ def checkpoints() -> Script:
     script.begun = len(script.steps) - 1
     script.checkpoint()
     script.checkpoint()
-    if FULL:
-        script.checkpoint()
     return script
 
 

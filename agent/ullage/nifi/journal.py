@@ -111,7 +111,7 @@ class Journal:
 
     def _apply(self, form: RecordFormat, number: int, body: bytes, into: FlowFileMap) -> None:
         updates: list[FlowFileUpdate] = []
-        overflow = ""
+        overflow: str | None = None
         at = 0
         self.last = max(self.last, number)
         try:
@@ -129,7 +129,7 @@ class Journal:
             self._damaged(self.name, f"transaction {number:,} has {error}")
             return
         into.apply(updates)
-        if overflow:
+        if overflow is not None:
             into.apply(self._overflowed(form, overflow))
 
     def _overflowed(self, form: RecordFormat, path: str) -> Iterator[FlowFileUpdate]:
