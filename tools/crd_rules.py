@@ -155,6 +155,12 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "repository and nodeName are immutable",
         }
     ],
+    "BackupSpec": [
+        {
+            "rule": "self.repository == oldSelf.repository && self.bucket == oldSelf.bucket",
+            "message": "repository and bucket are immutable: make another ContentBackup",
+        }
+    ],
     "RunSpec": [
         {
             "rule": " && ".join(

@@ -185,7 +185,7 @@ def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def contract_section() -> tuple[type, ...]:
     """Structs whose defaults the API server fills in: wishes, not reports."""
-    return (StorageSettings.__mro__[1], contract.NodeSpec, contract.RunSpec)
+    return (StorageSettings.__mro__[1], contract.NodeSpec, contract.RunSpec, contract.BackupSpec)
 
 
 def _positive(kind: Any) -> dict[str, str]:
@@ -271,7 +271,29 @@ def kinds() -> dict[str, dict[str, Any]]:
             ],
             selectable=[".spec.repository"],
         ),
+        "contentbackups.yaml": _backups(),
     }
+
+
+def _backups() -> dict[str, Any]:
+    return definition(
+        contract.ContentBackup,
+        ("ContentBackup", "contentbackups", "contentbackup", ["cbackup"]),
+        (contract.BackupSpec, contract.BackupStatus),
+        [
+            column("Repository", ".spec.repository"),
+            column("Phase", ".status.phase"),
+            column("Current", CONDITION.format("BackupCurrent"), description="Whether it is not too old"),
+            column("Done", ".status.nodesDone", "integer"),
+            column("Nodes", ".status.nodes", "integer"),
+            column("Last", ".status.lastSuccess", "date", "When every node was last backed up"),
+            column("Next", ".status.nextRun", description="When the next run is due"),
+            column("Schedule", ".spec.schedule", priority=1),
+            column("Bucket", ".spec.bucket", priority=1),
+            AGE,
+        ],
+        selectable=[".spec.repository"],
+    )
 
 
 def definition(

@@ -18,6 +18,8 @@ from msgspec import inspect
 from ullage.contract import (
     API_VERSION,
     GROUP,
+    BackupSpec,
+    BackupStatus,
     ContentRepositorySpec,
     NodeSpec,
     NodeStatus,
@@ -43,10 +45,11 @@ KINDS: Final[dict[str, tuple[type, type]]] = {
     "ContentRepository": (ContentRepositorySpec, RepositoryStatus),
     "ContentRepositoryNode": (NodeSpec, NodeStatus),
     "ReclamationRun": (RunSpec, RunStatus),
+    "ContentBackup": (BackupSpec, BackupStatus),
 }
 """Spec and status of each."""
 
-WRITTEN: Final = ("ContentRepository.status", "ContentRepositoryNode", "ReclamationRun.status")
+WRITTEN: Final = ("ContentRepository.status", "ContentRepositoryNode", "ReclamationRun.status", "ContentBackup.status")
 """What operator and agents write; the rest is people's."""
 
 CHOICES: Final = (

@@ -37,6 +37,7 @@ BACKOFF_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
 
 REPOSITORIES: Final = ("ullage.dev", "v1alpha1", "contentrepositories")
 RUNS: Final = ("ullage.dev", "v1alpha1", "reclamationruns")
+BACKUPS: Final = ("ullage.dev", "v1alpha1", "contentbackups")
 
 
 class Backoffs:
@@ -163,6 +164,14 @@ async def run(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
     memo.reconciler.run_changed(dict(body))
 
 
+@kopf.on.resume(*BACKUPS)
+@kopf.on.create(*BACKUPS)
+@kopf.on.update(*BACKUPS)
+async def backup(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+    """Somebody wants backups, or wants them otherwise. It needs no finalizer: what lies in the bucket stays."""
+    memo.reconciler.backup_changed(dict(body))
+
+
 def look_again_every(seconds: float) -> None:
     """Have kopf's timer make each repository due though nothing was heard of it: what a lost event costs at most."""
 
@@ -192,6 +201,7 @@ async def remove(memo: kopf.Memo, body: kopf.Body, retry: int, **_: Any) -> None
 
 @kopf.on.event(*REPOSITORIES)
 @kopf.on.event(*RUNS)
+@kopf.on.event(*BACKUPS)
 async def seen(memo: kopf.Memo, event: kopf.RawEvent, uid: str, **_: Any) -> None:
     """Of what is gone nothing is kept. Informers make its repository due, which also find out what went unheard."""
     memo.hearing.told(event["object"]["metadata"])

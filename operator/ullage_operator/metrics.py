@@ -1,6 +1,6 @@
 """One table of the operator's metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -37,6 +37,17 @@ NODES = _gauge("nodes", "Nodes by state.", "state")
 CONDITIONS = _gauge("condition", "1 for the status that a condition of a repository has.", "type", "status")
 CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "When the first certificate of an agent ends.")
 
+BACKUP_CURRENT = _gauge(
+    "backup_current", "1 for a ContentBackup that is not older than it should be, else 0.", "backup"
+)
+
+
+def tell_backups(namespace: str, repository: str, current: Mapping[str, bool]) -> None:
+    """Each ContentBackup that there is; of others nothing stands there any more."""
+    BACKUP_CURRENT.remove_by_labels({"namespace": namespace, "repository": repository})
+    for name, is_current in current.items():
+        BACKUP_CURRENT.labels(namespace, repository, name).set(is_current)
+
 
 def tell_conditions(namespace: str, repository: str, conditions: Iterable[Condition]) -> None:
     """What a repository's status says: each condition with its three statuses, so that a query needs no history."""
@@ -48,5 +59,6 @@ def tell_conditions(namespace: str, repository: str, conditions: Iterable[Condit
 
 def forget(namespace: str, repository: str) -> None:
     """A repository is gone: so are its series."""
-    for gauge in (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CONDITIONS, CERTIFICATE_EXPIRY):
+    told = (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CONDITIONS, CERTIFICATE_EXPIRY, BACKUP_CURRENT)
+    for gauge in told:
         gauge.remove_by_labels({"namespace": namespace, "repository": repository})

@@ -7,6 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from ullage.contract import (
+    BackupSpec,
+    BackupStatus,
     NodeSpec,
     NodeStatus,
     PlanningResult,
@@ -172,6 +174,30 @@ class RunObject(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A ContentBackup as it is."""
+
+    name: str
+    uid: str = ""
+    generation: int
+    created: str
+    spec: BackupSpec
+    status: BackupStatus
+
+    @classmethod
+    def of(cls, found: Document) -> "BackupObject":
+        """From what the API server says."""
+        metadata = found["metadata"]
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            created=metadata["creationTimestamp"],
+            spec=record_of(BackupSpec, found["spec"]),
+            status=record_of(BackupStatus, found.get("status") or {}),
+        )
+
+
 class PlanningRun(msgspec.Struct, frozen=True, kw_only=True):
     """A Job or SparkApplication of spec.planning as it is. `message`: what its pod said last, or why it failed."""
 
@@ -238,6 +264,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     agents: dict[str, AgentPod] = msgspec.field(default_factory=dict)
     runs: tuple[RunObject, ...] = ()
+    backups: tuple[BackupObject, ...] = ()
     blockers: Blockers = Blockers()
     owned: Mapping[str, Mapping[tuple[str, str], Any]] = msgspec.field(default_factory=dict)
     """Our objects by kind, then by namespace and name, as the cluster has them."""

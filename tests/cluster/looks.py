@@ -24,7 +24,7 @@ class Looks:
 
     def all(self) -> dict[str, Any]:
         """By name."""
-        found = self.fleet.get("contentrepositories,reclamationruns", *self.here)["items"]
+        found = self.fleet.get("contentrepositories,reclamationruns,contentbackups", *self.here)["items"]
         for each in found:
             self._look(each)
         return {each["metadata"]["name"]: each for each in found}

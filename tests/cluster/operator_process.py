@@ -105,6 +105,14 @@ class Operator:
         found = [sample for sample in samples if sample.name == f"ullage_operator_{name}_total"]
         return {label: sample.value for sample in found for label in sample.labels.values()}
 
+    def gauge(self, name: str, **labels: str) -> float:
+        """One of its gauges, with these labels."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+            families = list(text_string_to_metric_families(answer.read().decode()))
+        samples = [sample for family in families for sample in family.samples]
+        [found] = [s for s in samples if s.name == f"ullage_operator_{name}" and labels.items() <= s.labels.items()]
+        return float(found.value)
+
     def runs(self, place: str, spec: dict[str, Any] | None = None) -> None:
         """The repository `flows` is applied, and a pod is ready on each of its nodes."""
         self.fleet.apply(repository(place, spec))

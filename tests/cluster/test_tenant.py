@@ -24,6 +24,7 @@ from ullage_operator.objects import RBAC, binding
 from ullage_operator.settings import OperatorSettings
 
 NODE = "worker-0"
+KINDS = ["contentrepositories", "reclamationruns", "contentbackups"]
 
 
 class Tenant:
@@ -32,7 +33,7 @@ class Tenant:
     def __init__(self, fleet: Fleet, place: str) -> None:
         self._fleet = fleet
         self._here = ("--namespace", place)
-        rules = [{"apiGroups": ["ullage.dev"], "verbs": ["*"], "resources": ["contentrepositories", "reclamationruns"]}]
+        rules = [{"apiGroups": ["ullage.dev"], "verbs": ["*"], "resources": KINDS}]
         fleet.apply(
             made("v1", "ServiceAccount", "tenant", place),
             made(f"{RBAC}/v1", "Role", "tenant", place, rules=rules),
@@ -97,7 +98,10 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
         "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "1Gi"}},
         "image": "agent:1",
         "storage": {"hostPath": {"path": "//var/lib//ullage/"}, "containers": [{"name": "c1", "subPath": "c1"}]},
-        "service": {"socketPath": "/etc/cron.d/ullage"},
+        "service": {
+            "socketPath": "/etc/cron.d/ullage",
+            "backupBuckets": [{"url": "s3://theirs/b", "credentialsSecret": "theirs"}],
+        },
         "tls": {"mode": "Secret", "directory": "/opt/ullage/lib/python3.11/site-packages"},
         "auth": {"mode": "TokenFile", "tokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token"},
     }
@@ -110,7 +114,9 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
     assert not {"hostNetwork", "hostPID", "hostIPC"} & {key for key, value in pod.items() if value}
     allowed = {f"{ROOTS[0]}/{place}/flows", f"/run/ullage/{place}/flows"}
     assert {each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each} == allowed
-    assert [each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each] == ["flows-ullage-tls"]
+    secrets = [each["secret"] for each in pod["volumes"] if "secret" in each]
+    assert [each["secretName"] for each in secrets] == ["flows-ullage-tls", "flows-ullage-bucket-theirs"]
+    assert secrets[1]["items"] == [{"key": "credentials", "path": "credentials"}]
     (starts,), (agent,) = pod["initContainers"], pod["containers"]
     assert (starts["image"], agent["image"]) == (OperatorSettings().agent_image, "agent:1")
     assert starts["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
@@ -120,7 +126,13 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
         assert not container["securityContext"].get("privileged")
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
     places = {each["mountPath"] for container in (starts, agent) for each in container["volumeMounts"]}
-    assert places == {"/var/lib/ullage", "/run/ullage", "/etc/ullage/tls", "/etc/ullage/repository"}
+    assert places == {
+        "/var/lib/ullage",
+        "/run/ullage",
+        "/etc/ullage/tls",
+        "/etc/ullage/repository",
+        "/etc/ullage/buckets/theirs",
+    }
 
 
 def test_a_name_gives_nobody_s_objects_away(fleet: Fleet, operator: Operator, place: str, tenant: Tenant) -> None:

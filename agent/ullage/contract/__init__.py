@@ -3,6 +3,17 @@
 Import from here: the modules below are how it is laid out. What is here talks to nobody and needs no engine.
 """
 
+from ullage.contract.backups import (
+    BACKUP_RESULTS_MAX as BACKUP_RESULTS_MAX,
+    BackupKeepRule as BackupKeepRule,
+    BackupNode as BackupNode,
+    BackupPhase as BackupPhase,
+    BackupSpec as BackupSpec,
+    BackupStatus as BackupStatus,
+    BackupTicket as BackupTicket,
+    BackupTicketReport as BackupTicketReport,
+    ContentBackup as ContentBackup,
+)
 from ullage.contract.conditions import (
     TABLE as TABLE,
     Cell as Cell,

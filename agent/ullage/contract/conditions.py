@@ -312,6 +312,59 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             ),
         ),
     ),
+    "ContentBackup": (
+        ConditionRow(
+            "Ready",
+            "The last run has backed up every node. What `kubectl wait` waits for.",
+            (
+                Cell(_YES, "Completed", "every node has been backed up", News.NORMAL),
+                Cell(_NO, "Waiting", "no run has begun yet: the message says for what it waits"),
+                Cell(_NO, "Running", "nodes are at work, or have yet to be", News.NORMAL),
+                Cell(_NO, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "Suspended", "spec.suspend is true, and no run has ended"),
+                Cell(_NO, "Failed", "nodes failed, in their words", News.WARNING),
+                Cell(_NO, "DeadlineExceeded", "it was ended after spec.activeDeadlineSeconds", News.WARNING),
+                Cell(_NO, "NoNodes", "the repository has no node", News.WARNING),
+                Cell(_NO, "InvalidSchedule", "spec.schedule or spec.timeZone cannot be read", News.WARNING),
+                Cell(_NO, "BucketNotAllowed", "spec.bucket lies in none of spec.service.backupBuckets", News.WARNING),
+                Cell(_NO, "NoRepository", "there is no ContentRepository of this name", News.WARNING),
+            ),
+        ),
+        ConditionRow(
+            "BackupCurrent",
+            "There is a backup, and it is not older than it should be.",
+            (
+                Cell(_YES, "Current", "the last run that was due, or the one before it, has backed up every node"),
+                Cell(_NO, "Old", "two times of the schedule have passed without a backup of every node", News.WARNING),
+                Cell(_NO, "Never", "no run has backed up every node yet"),
+            ),
+        ),
+        ConditionRow(
+            "Reconciling",
+            "A run is under way, and no person is needed (kstatus).",
+            (
+                Cell(_YES, "Waiting", "a run is due, and waits"),
+                Cell(_YES, "Running", "nodes are at work, or have yet to be"),
+                Cell(_NO, "Ended", "the last run has ended"),
+                Cell(_NO, "HandsOff", "nothing is done until a person does something"),
+            ),
+        ),
+        ConditionRow(
+            "Stalled",
+            "Nothing will come of it until a person does something (kstatus).",
+            (
+                Cell(_YES, "Failed", "nodes failed, in their words"),
+                Cell(_YES, "DeadlineExceeded", "it was ended after spec.activeDeadlineSeconds"),
+                Cell(_YES, "Suspended", "spec.suspend is true"),
+                Cell(_YES, "NoNodes", "the repository has no node"),
+                Cell(_YES, "InvalidSchedule", "spec.schedule or spec.timeZone cannot be read"),
+                Cell(_YES, "BucketNotAllowed", "spec.bucket lies in none of spec.service.backupBuckets"),
+                Cell(_YES, "NoRepository", "there is no ContentRepository of this name"),
+                Cell(_YES, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "Working", "nobody is waited for"),
+            ),
+        ),
+    ),
 }
 """By kind: every condition, and everything that it can say."""
 

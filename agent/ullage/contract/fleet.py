@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from ullage.contract.backups import BackupTicket, BackupTicketReport
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
 from ullage.contract.tickets import TICKETED, Ticket, TicketReport
@@ -103,6 +104,9 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
     """The names that the agent asks a certificate for, where another signs what it asks than the operator. Empty where
     the operator signs: it takes nothing but the key."""
 
+    backup: BackupTicket | None = None
+    """The backup that the agent is to write, or has written last. Null: none."""
+
     finished: Annotated[tuple[FinishedRun, ...], Meta(max_length=FINISHED_MAX)] = ()
     """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
 
@@ -186,6 +190,9 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
 
     ticket: TicketReport | None = None
     """What became of the last ticket."""
+
+    backup: BackupTicketReport | None = None
+    """What became of the last backup."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the node is: docs/conditions.md has all that they can say."""

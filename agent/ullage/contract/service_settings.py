@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from ullage.contract.queue_rules import QueueRule
-from ullage.contract.settings import Settings
+from ullage.contract.settings import DNS_LABEL, Settings
 from ullage.contract.units import Quantity
 
 LOOPBACK: Final = "127.0.0.1"
@@ -68,6 +68,10 @@ class BackupBucket(Settings, frozen=True, kw_only=True):
     credentials_file: Annotated[str, Meta(max_length=1024)] = ""
     """The absolute path of a file with credentials as Amazon's tools keep them, such as a mounted Secret. It is read
     again while it is used, so it may be rotated. Empty takes those of the agent's environment, or its identity."""
+
+    credentials_secret: Annotated[str, Meta(pattern=f"({DNS_LABEL})|^$", max_length=40)] = ""
+    """In a cluster, which Secret of the repository has such a file as its key `credentials`: the one beside it that is
+    called REPOSITORY-ullage-bucket-THIS. Agents get it mounted, and read what it is rotated to."""
 
 
 class ServiceSettings(Settings, frozen=True, kw_only=True):
@@ -176,6 +180,16 @@ def listen_address(service: ServiceSettings, tls: TlsSettings, auth: AuthSetting
     return LOOPBACK if tls.mode == TlsMode.NONE or auth.mode == AuthMode.NONE else EVERYWHERE
 
 
+def _bucket_problems(service: ServiceSettings) -> Iterator[str]:
+    for bucket in service.backup_buckets:
+        if not bucket.url.startswith("s3://"):
+            yield f"spec.service.backupBuckets: {bucket.url!r} does not begin with s3://"
+        if bucket.credentials_secret and bucket.credentials_file:
+            yield f"spec.service.backupBuckets: {bucket.url!r} has both a credentialsFile and a credentialsSecret"
+        if bucket.endpoint and not bucket.endpoint.startswith(("http://", "https://")):
+            yield f"spec.service.backupBuckets: the endpoint {bucket.endpoint!r} does not begin with https://"
+
+
 def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSettings) -> Iterator[str]:
     """The rules that join fields, or that a bare type cannot say."""
     address = listen_address(service, tls, auth)
@@ -193,11 +207,7 @@ def service_problems(service: ServiceSettings, tls: TlsSettings, auth: AuthSetti
     prefixes = [rule.prefix for rule in auth.queues]
     if repeated := sorted({prefix for prefix in prefixes if prefixes.count(prefix) > 1}):
         yield f"spec.auth.queues: {', '.join(map(repr, repeated))} stands in several rules, and one must decide"
-    for bucket in service.backup_buckets:
-        if not bucket.url.startswith("s3://"):
-            yield f"spec.service.backupBuckets: {bucket.url!r} does not begin with s3://"
-        if bucket.endpoint and not bucket.endpoint.startswith(("http://", "https://")):
-            yield f"spec.service.backupBuckets: the endpoint {bucket.endpoint!r} does not begin with https://"
+    yield from _bucket_problems(service)
     files = [path for bucket in service.backup_buckets for path in (bucket.ca_file, bucket.credentials_file)]
     for field, path in (
         *(("service.backupBuckets", path) for path in files),

@@ -2,6 +2,7 @@
 
     following   a thread: list, watch, again                    -> ticket, cordon
     obeying     a thread, every second: ticket due? run it      -> report
+    backing up  a thread, every second: asked for? write it     -> report
     telling     a thread, every second: changed? heartbeat?     -> status
 
 Telling goes on while a run of hours is under way: a node that is silent counts as lost.
@@ -40,6 +41,7 @@ from ullage.contract import (
 )
 from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
+from ullage_agent.node.backups import NodeBackups
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
 from ullage_agent.node.tickets import TicketHolder, void_reason
 from ullage_agent.service.host import Host
@@ -115,11 +117,12 @@ class NodeAgent:
         self._policies: tuple[str, ...] = ()
         self._log = structlog.get_logger().bind(logger="node")
         self._stop = threading.Event()
-        self._wakes = {"obey": threading.Event(), "tell": threading.Event()}
+        self._wakes = {"obey": threading.Event(), "back-up": threading.Event(), "tell": threading.Event()}
         self._writing = threading.Lock()
         self._counting = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._generation_seen = 0
+        self._is_seen = False
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
@@ -127,6 +130,7 @@ class NodeAgent:
         self._clock = ClockFault("", is_ahead=False)
         self._reclaimed = 0
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
+        self._backups = NodeBackups(host)
         self._next_look = 0.0
         self._fruitless_until = 0.0
         self._written: NodeStatus | None = None
@@ -137,7 +141,7 @@ class NodeAgent:
         self.attach()
         self._tickets.on_revoked = self._revoke
         self._started(self._follow, "follow")
-        for name, step in (("obey", self.obey), ("tell", self.tell)):
+        for name, step in (("obey", self.obey), ("back-up", self.back_up), ("tell", self._tell_once_seen)):
             self._threads.append(self._started(partial(self._repeat, name, step), name))
 
     def attach(self) -> None:
@@ -157,6 +161,7 @@ class NodeAgent:
         """End; a run stops after its present action. Following, which may wait for a word, ends with the process."""
         self._tickets.take_over(None, is_cordoned=self._tickets.is_cordoned)
         self._stop.set()
+        self._backups.stop()
         self._nudge()
         for thread in self._threads:
             thread.join()
@@ -164,6 +169,7 @@ class NodeAgent:
     def take_over(self, seen: ObservedNode) -> None:
         """What the object says now."""
         self._generation_seen = seen.generation
+        self._is_seen = True
         if self._report is None and seen.status.ticket is not None and seen.status.ticket.state in ENDED:
             self._report = seen.status.ticket  # of before the restart: it is not run twice
         if seen.spec.cordoned and not self._tickets.is_cordoned:
@@ -174,6 +180,7 @@ class NodeAgent:
             with self._counting:
                 self._under.clear()
         self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
+        self._backups.take_over(seen.spec.backup, seen.status.backup)
         self._nudge()
         self._heed(seen)
 
@@ -183,6 +190,13 @@ class NodeAgent:
         ticket = self._tickets.ticket
         if ticket is not None and self._is_new(ticket) and self._generation() >= ticket.generation:
             self._run(ticket)
+
+    def back_up(self) -> None:
+        """Write the backup that the object asks for, if it was not yet; returns when that has ended."""
+        before = self._backups.report
+        self._backups.obey(self._generation())
+        if self._backups.report is not before:
+            self._nudge()
 
     def tell(self) -> None:
         """Look around, and write the status if there is news or a heartbeat is due."""
@@ -195,6 +209,13 @@ class NodeAgent:
             status = self.status()
             if self._differs(status) or clock.monotonic() >= self._next_heartbeat:
                 self._write(status)
+
+    def _tell_once_seen(self) -> None:
+        """Not before the object was read: what is written replaces what the last process said of its ticket and its
+        backup, and then both would be done once more.
+        """
+        if self._is_seen:
+            self.tell()
 
     def status(self) -> NodeStatus:
         """How this node is."""
@@ -216,6 +237,7 @@ class NodeAgent:
             policies=self._policies,
             wanted=self._wanted,
             ticket=self._report,
+            backup=self._backups.report,
             conditions=self._conditions(),
         )
 
@@ -364,18 +386,23 @@ class NodeAgent:
             wake.wait(TICK_SECONDS)
             wake.clear()
 
+    def _gone(self) -> None:
+        """There is no object: nothing is permitted, and nothing asked for."""
+        self._tickets.take_over(None, is_cordoned=False)
+        self._backups.take_over(None, None)
+
     def _follow(self) -> None:
         while not self._stop.is_set():
             try:
                 seen = self._api.read()
                 if seen is None:
-                    self._tickets.take_over(None, is_cordoned=False)
+                    self._gone()
                     self._stop.wait(RETRY_SECONDS)
                     continue
                 self.take_over(seen)
                 for change in self._api.watch(seen.version):
                     if change is None:
-                        self._tickets.take_over(None, is_cordoned=False)
+                        self._gone()
                         break
                     self.take_over(change)
             except NodeObjectError as error:

@@ -20,6 +20,10 @@ CONFIGURATION: Final = "/etc/ullage/repository"
 FILE: Final = "contentrepository.yaml"
 SOCKETS: Final = "/run/ullage"
 TLS: Final = "/etc/ullage/tls"
+BUCKETS: Final = "/etc/ullage/buckets"
+CREDENTIALS: Final = "credentials"
+"""The key of a bucket's Secret, and the file that it becomes."""
+
 SEAL_SECONDS: Final = 120
 """What an agent may take to end: sessions, checkpoint, lock."""
 
@@ -58,6 +62,9 @@ def agent_document(repository: RepositoryObject, *, is_pending: bool = False) ->
         container["mounted"] |= container.pop("localPersistentVolume") is not None
     for field in ("maxConcurrentNodes", "blockers"):
         document["spec"]["maintenance"].pop(field, None)
+    for bucket in document["spec"]["service"]["backupBuckets"]:
+        if secret := bucket.pop("credentialsSecret", ""):
+            bucket["credentialsFile"] = f"{BUCKETS}/{secret}/{CREDENTIALS}"
     # A secret that is mounted wherever somebody likes could lie over the program.
     document["spec"]["tls"]["directory"] = TLS
     if is_pending:
@@ -140,6 +147,12 @@ def template(repository: RepositoryObject, image: str, node: str = "", *, pods: 
         volumes.append({"name": "tls", "emptyDir": {}})
     elif spec.tls.mode != TlsMode.NONE:
         volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
+    for name, secret in _bucket_secrets(spec):
+        only = [{"key": CREDENTIALS, "path": CREDENTIALS}]
+        # By a name that follows from the repository's: whoever writes one must not get somebody else's Secret by it.
+        volumes.append(
+            {"name": name, "secret": {"secretName": f"{repository.name}-ullage-bucket-{secret}", "items": only}}
+        )
     pod: Object = {
         "serviceAccountName": repository.account,
         "terminationGracePeriodSeconds": SEAL_SECONDS,
@@ -183,6 +196,9 @@ def _container(repository: RepositoryObject, image: str, node: str, pods: PodSet
         mounts.append({"name": "repository", "mountPath": ROOT, "mountPropagation": "HostToContainer"})
     if spec.tls.mode != TlsMode.NONE:
         mounts.append({"name": "tls", "mountPath": TLS, "readOnly": not spec.tls.mode.agent_makes_key})
+    mounts += [
+        {"name": name, "mountPath": f"{BUCKETS}/{secret}", "readOnly": True} for name, secret in _bucket_secrets(spec)
+    ]
     where = _probed(spec)
     own = [
         {"name": "ULLAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -209,6 +225,12 @@ def _container(repository: RepositoryObject, image: str, node: str, pods: PodSet
         # Why it ended is told in the repository's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _bucket_secrets(spec: ContentRepositorySpec) -> list[tuple[str, str]]:
+    """Volumes of the Secrets that buckets name, each once: a file that is rotated is seen without a restart."""
+    secrets = sorted({each.credentials_secret for each in spec.service.backup_buckets if each.credentials_secret})
+    return [(f"bucket-{number}", secret) for number, secret in enumerate(secrets)]
 
 
 def _resources(spec: ContentRepositorySpec) -> Object:

@@ -8,6 +8,7 @@ import msgspec
 from ullage.contract import (
     OUT_OF_REACH_MAX,
     TICKETED,
+    BackupStatus,
     Calendar,
     ContentRepositorySpec,
     DeletionPolicy,
@@ -18,6 +19,7 @@ from ullage.contract import (
     time_of,
 )
 from ullage_operator.agents.rollout import Rollout, rollout
+from ullage_operator.backup.decide import BackupDecision, decide_backups
 from ullage_operator.node.runs import expired, finished_on, is_called_off, next_millis, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
@@ -46,6 +48,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     released: tuple[NodeObject, ...] = ()
     runs: dict[str, RunStatus] = msgspec.field(default_factory=dict)
     expired: tuple[RunObject, ...] = ()
+    backups: dict[str, BackupStatus] = msgspec.field(default_factory=dict)
+    """Statuses that changed, by the backup's name."""
+
     planning: PlanningDecision = PlanningDecision()
     rollout: Rollout = Rollout()
     next_millis: int | None = None
@@ -64,6 +69,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         # Nothing is started, stopped or taken back; tickets end by themselves.
         figures = _figures(seen, placement, [found.spec for found in seen.objects.values()])
         _, runs = runs_due(seen, hosts, is_held=True)
+        backups = decide_backups(seen, hosts, is_held=True)
         status = msgspec.structs.replace(
             figures,
             conditions=conditions(seen, acceptance, figures, placement, Rollout()),
@@ -75,6 +81,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             status=status,
             nodes=_revoked(after),
             runs=runs,
+            backups=backups.statuses,
             released=tuple(found for found in seen.objects.values() if found.is_going and not holds(found)),
             expired=expired(after.runs, seen.now_millis),
             next_millis=next_millis(after.runs, seen.now_millis),
@@ -83,8 +90,37 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     spec = repository.spec
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
+    backups = decide_backups(seen, hosts)
     after = _as_told(seen, runs)
     schedule = TicketScheduler(after, settings, ready).schedule(due)
+    nodes, released = _nodes(seen, hosts, placement, schedule, backups)
+    figures = _figures(seen, placement, nodes.values())
+    figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))
+    rolls = rollout(seen, settings, hosts)
+    planned = plan(seen)
+    told = conditions(seen, acceptance, figures, placement, rolls)
+    status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
+    runs_wake = next_millis(after.runs, seen.now_millis)
+    timed = (schedule.next_millis, planned.next_millis, rolls.next_millis, backups.next_millis)
+    wakes = (*timed, runs_wake, _quota_wakes(seen))
+    return Decision(
+        status=status,
+        nodes=nodes,
+        released=tuple(released),
+        runs=runs,
+        backups=backups.statuses,
+        expired=expired(after.runs, seen.now_millis),
+        planning=planned,
+        rollout=rolls,
+        is_pending=acceptance[0] == PENDING,
+        next_millis=min((each for each in wakes if each is not None), default=None),
+    )
+
+
+def _nodes(
+    seen: Observation, hosts: tuple[str, ...], placement: Placement, schedule: TicketSchedule, backups: BackupDecision
+) -> tuple[dict[str, NodeSpec], list[NodeObject]]:
+    """What the node objects shall say, and which shall go."""
     cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
     nodes, released = dict[str, NodeSpec](), list[NodeObject]()
     for node in sorted({*hosts, *seen.objects}):
@@ -94,35 +130,19 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             released.append(found)
             if node not in placement.hosts:
                 continue
-        nodes[node] = NodeSpec(
-            repository=repository.name,
-            node_name=node,
+        kept = NodeSpec(repository=seen.repository.name, node_name=node)
+        if not is_lost:
+            finished = () if found is None else finished_on(found, seen.runs)
+            given = {"ticket": schedule.tickets.get(node), "backup": backups.tickets.get(node), "finished": finished}
+            kept = msgspec.structs.replace(kept, **given)
+        nodes[node] = msgspec.structs.replace(
+            kept,
             cordoned=node in cordoned,
-            ticket=None if is_lost else schedule.tickets.get(node),
             deferral=schedule.deferrals.get(node),
             certificate=seen.certificates.get(node),
             certificate_names=seen.certificate_names.get(node, ()),
-            finished=() if found is None or is_lost else finished_on(found, seen.runs),
         )
-    figures = _figures(seen, placement, nodes.values())
-    figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))
-    rolls = rollout(seen, settings, hosts)
-    planned = plan(seen)
-    told = conditions(seen, acceptance, figures, placement, rolls)
-    status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
-    runs_wake = next_millis(after.runs, seen.now_millis)
-    wakes = (schedule.next_millis, planned.next_millis, rolls.next_millis, runs_wake, _quota_wakes(seen))
-    return Decision(
-        status=status,
-        nodes=nodes,
-        released=tuple(released),
-        runs=runs,
-        expired=expired(after.runs, seen.now_millis),
-        planning=planned,
-        rollout=rolls,
-        is_pending=acceptance[0] == PENDING,
-        next_millis=min((each for each in wakes if each is not None), default=None),
-    )
+    return nodes, released
 
 
 def _revoked(seen: Observation) -> dict[str, NodeSpec]:

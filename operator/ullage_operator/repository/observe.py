@@ -15,6 +15,7 @@ from ullage_operator.authority import CertificateAuthority
 from ullage_operator.node import blockers
 from ullage_operator.objects import Object, RepositoryObject, has_labels, is_held, is_owned
 from ullage_operator.observation import (
+    BackupObject,
     Blockers,
     ClusterNode,
     NodeObject,
@@ -55,6 +56,7 @@ class Followed(NamedTuple):
     repositories: Objects
     node_objects: Objects
     runs: Objects
+    backups: Objects
     nodes: Objects
     agents: Objects
     blocking: list[Object]
@@ -112,6 +114,7 @@ class Observer:
             strays=tuple(each for each in named.values() if is_held(each) and not _is_named_well(each)),
             agents=agents_of(_own_pods(repository, followed.agents)),
             runs=tuple(RunObject.of(each) for _, each in naming(key, followed.runs)),
+            backups=tuple(BackupObject.of(each) for _, each in naming(key, followed.backups)),
             blockers=Blockers(by_node=blocking, problem="; ".join(problems)),
             busy_volumes=_busy_volumes(key, followed),
             owned=followed.owned,

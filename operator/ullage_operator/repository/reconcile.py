@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from ullage_operator import metrics
+from ullage_operator.backup.decide import current
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.content import let_go
 from ullage_operator.errors import OperatorError
@@ -75,6 +76,11 @@ class Reconciler:
     def run_changed(self, found: Object) -> None:
         """A ReclamationRun that is there, as it is now."""
         self.cache.runs.put(found)
+        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
+
+    def backup_changed(self, found: Object) -> None:
+        """A ContentBackup that is there, as it is now."""
+        self.cache.backups.put(found)
         self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
 
     def look_again(self, key: Key) -> None:
@@ -164,7 +170,7 @@ class Reconciler:
             for each in held:
                 await let_go(self._api, each)
         runs, now = self.cache.runs_of(*key), self._clock()
-        await self._applier.tell_orphans(key[0], runs, now)
+        await self._applier.tell_orphans(key[0], runs, self.cache.backups_of(*key), now)
         return self._seconds_until(next_millis(runs, now))
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:
@@ -251,5 +257,6 @@ def _measure(seen: Observation, decision: Decision) -> None:
     if seen.repository.document is not None:
         deferrals = (spec.deferral for spec in decision.nodes.values())
         metrics.OVERDUE.labels(*where).set(overdue(deferrals, seen.repository.spec, seen.now_millis))
+    metrics.tell_backups(*where, current(seen.backups, decision.backups))
     for state, count in (("wanted", status.nodes), ("ready", status.nodes_ready), ("lost", status.nodes_lost)):
         metrics.NODES.labels(*where, state).set(count)

@@ -1,17 +1,16 @@
 """Backups, and looking at those that there are: each begins at once, and is asked how far it is. `/v1/backup`."""
 
 import os
-from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 from litestar.params import QueryParameter
 
 from ullage.beneath import names_below
-from ullage.contract import BackupBucket
 from ullage.errors import InvalidArgument
-from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
+from ullage.interface.buckets import SCHEME, Bucket
 from ullage.wire import operations
 from ullage.wire.upkeep import BackupGeneration, BackupProgress
+from ullage_agent.service.backupplaces import allowed_bucket
 from ullage_agent.service.http.resources import Asked, answers, serves
 
 BackupSource = Annotated[str, QueryParameter(min_length=1, max_length=4_096)]
@@ -29,30 +28,11 @@ class AllowedPlace(NamedTuple):
         return self.at.url if isinstance(self.at, Bucket) else self.at
 
 
-def _allowed(allowed: Sequence[BackupBucket], url: str) -> Bucket:
-    """The bucket that a URL names, reached as the configuration has it: a client that chose the server could have the
-    agent send its content, and ask others' servers, wherever it likes. InvalidArgument.
-    """
-    fitting = [each for each in allowed if f"{url}/".startswith(f"{each.url.rstrip('/')}/")]
-    if not fitting:
-        raise InvalidArgument(f"{url} is in none of the places that spec.service.backupBuckets allows")
-    by = max(fitting, key=lambda each: len(each.url))
-    return checked_bucket(  # no `..` leads up from there
-        Bucket(
-            url=url,
-            endpoint=by.endpoint,
-            region=by.region,
-            ca_file=by.ca_file,
-            credentials_file=by.credentials_file,
-        )
-    )
-
-
 def _place(asked: Asked, said: str) -> AllowedPlace:
     """What a client names, if the settings allow it. InvalidArgument."""
     service = asked.served.host.spec.service
     if said.startswith(SCHEME):
-        return AllowedPlace(_allowed(service.backup_buckets, said))
+        return AllowedPlace(allowed_bucket(service.backup_buckets, said))
     folder = service.backup_directory
     if not os.path.isabs(said):
         raise InvalidArgument(f"{said}: say the path of the directory from its root on")

@@ -1,0 +1,213 @@
+"""Backups of a fleet: what an administrator asks for, what each agent is told to write, and what became of it.
+
+    operator    ticket in the spec of each node ─────────────────────────── all have ended: status, the next time
+    agent                        Running in its status ── Completed, Failed
+
+Each node backs its own content up, below a prefix of its own: BUCKET/NAMESPACE/REPOSITORY/NODE. A ticket is of one run,
+and a run has the name of the moment for which it was due, so nothing is begun twice.
+"""
+
+import enum
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from ullage.contract.conditions import CONDITIONS_MAX, Condition
+from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
+from ullage.contract.tickets import TicketState
+
+GENERATIONS_KEPT_MAX: Final = 10_000
+BACKUP_RESULTS_MAX: Final = 16
+"""Nodes of which a backup's status repeats the report."""
+
+BACKUP_SECONDS_MAX: Final = 365 * 86400
+
+Kept = Annotated[int, Meta(ge=0, le=GENERATIONS_KEPT_MAX)]
+RepositoryName = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
+
+
+class BackupKeepRule(ClusterRecord, frozen=True, kw_only=True):
+    """Which generations stay: the newest always, and those that any of these means."""
+
+    last: Kept = 0
+    """So many of the newest."""
+
+    hourly: Kept = 0
+    """One of each of so many hours."""
+
+    daily: Kept = 0
+    """One of each of so many days, in UTC."""
+
+    weekly: Kept = 0
+    """One of each of so many weeks."""
+
+    monthly: Kept = 0
+    """One of each of so many months."""
+
+    yearly: Kept = 0
+    """One of each of so many years."""
+
+
+class BackupTicket(ClusterRecord, frozen=True, kw_only=True):
+    """What an agent is to write, once."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+    """The run's name, which is never used twice."""
+
+    place: Annotated[str, Meta(min_length=1, max_length=2048)]
+    """Where the node's backup lies: a URL in one of spec.service.backupBuckets."""
+
+    generation: Count = 0
+    """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
+
+    keep: BackupKeepRule | None = None
+    """Which generations stay. Null goes by what was said before."""
+
+
+class BackupTicketReport(ClusterRecord, frozen=True, kw_only=True):
+    """How far an agent is with its part of a backup."""
+
+    id: str
+    """The run's name."""
+
+    state: TicketState
+    """How far the agent is."""
+
+    started: Time | None = None
+    """When it began."""
+
+    ended: Time | None = None
+    """When it ended."""
+
+    generation: Count = 0
+    """The number of the generation that was written."""
+
+    files_done: Count = 0
+    """The number of files that were copied."""
+
+    files: Count = 0
+    """The number of files that are to be copied."""
+
+    bytes_done: Bytes = 0
+    """The bytes that were copied."""
+
+    bytes: Bytes = 0
+    """The bytes that are to be copied."""
+
+    damaged: Count = 0
+    """The number of files of which the backup lacks something, because it could not be read."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """Why it failed, for what it waits, or what the backup lacks."""
+
+
+class BackupPhase(enum.StrEnum):
+    """How far a ContentBackup is."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+
+
+class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
+    """What is backed up, whereto and when."""
+
+    repository: RepositoryName
+    """The name of the ContentRepository, in the same namespace. Immutable."""
+
+    bucket: Annotated[str, Meta(min_length=6, max_length=1024, pattern="^s3://")]
+    """Where the backups go, `s3://BUCKET/PREFIX`: one of the repository's spec.service.backupBuckets, or a place below
+    one, which says how it is reached. Each node has its own prefix below it: NAMESPACE/REPOSITORY/NODE. Immutable."""
+
+    schedule: Annotated[str, Meta(max_length=256)] = ""
+    """When a backup is due, as cron has it, such as `0 2 * * *`. Empty backs up once."""
+
+    time_zone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
+    """The time zone of the schedule, as the IANA names it."""
+
+    suspend: bool = False
+    """True begins nothing. What is under way goes on."""
+
+    keep: BackupKeepRule | None = None
+    """Which generations stay. Null goes by what was said of the place before, and keeps the newest alone if nothing
+    was."""
+
+    active_deadline_seconds: Annotated[int, Meta(ge=1, le=BACKUP_SECONDS_MAX)] = 86400
+    """The seconds after its begin at which a run is ended, and has failed: nodes that did not answer are named."""
+
+
+class BackupNode(ClusterRecord, frozen=True, kw_only=True):
+    """What became of a run on one node."""
+
+    node: str
+    """The name of the node."""
+
+    report: BackupTicketReport
+    """What the node's agent reported."""
+
+
+class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
+    """The report of the last run, written by the operator."""
+
+    observed_generation: Count = 0
+    """The generation of the ContentBackup that the operator last read."""
+
+    phase: BackupPhase = BackupPhase.PENDING
+    """How far the last run is."""
+
+    run: str = ""
+    """The name of the last run."""
+
+    scheduled: Time | None = None
+    """The time for which the last run was due."""
+
+    started: Time | None = None
+    """When the last run began."""
+
+    ended: Time | None = None
+    """When the last run ended."""
+
+    next_run: Time | None = None
+    """When the next run is due. Null if none is."""
+
+    last_success: Time | None = None
+    """The time for which the last run was due of which every node was backed up."""
+
+    nodes: Count = 0
+    """The number of nodes that the last run is about."""
+
+    nodes_done: Count = 0
+    """The number of nodes that are done; those that failed count as well."""
+
+    nodes_failed: Count = 0
+    """The number of nodes that failed, or did not answer."""
+
+    generation: Count = 0
+    """The highest number of a generation that a node wrote. Each counts its own: results, and the status of the
+    ContentRepositoryNode, have them."""
+
+    files: Count = 0
+    """The number of files that were copied."""
+
+    bytes: Bytes = 0
+    """The bytes that were copied."""
+
+    message: str = ""
+    """Why it waits, or why it failed."""
+
+    results: Annotated[tuple[BackupNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
+    """What the worst of the nodes that are done reported: those that failed come first. What each node reported stands
+    in status.backup of its ContentRepositoryNode until the next run."""
+
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
+    """How the backup is: docs/conditions.md has all that they can say."""
+
+
+class ContentBackup(ClusterRecord, frozen=True, kw_only=True):
+    """A backup of a ContentRepository into a bucket, once or on a schedule."""
+
+    spec: BackupSpec
+    status: BackupStatus = BackupStatus()
+    api_version: Literal["ullage.dev/v1alpha1"] = API_VERSION
+    kind: Literal["ContentBackup"] = "ContentBackup"

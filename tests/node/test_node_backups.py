@@ -1,0 +1,167 @@
+"""An agent's part in a ContentBackup: into a real bucket, once, and told."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import ullage
+from tests.node.test_node import Node, Written, serving
+from tests.places import Gateway, Place
+from tests.service.running import until
+from ullage.contract import (
+    BackupBucket,
+    BackupKeepRule,
+    BackupTicket,
+    BackupTicketReport,
+    NodeSpec,
+    NodeStatus,
+    TicketState,
+)
+from ullage_agent.node.node import NodeAgent
+from ullage_agent.node.objects import ObservedNode
+
+
+def asking(ticket: BackupTicket | None, told: BackupTicketReport | None = None) -> ObservedNode:
+    spec = NodeSpec(repository="flows", node_name="here", backup=ticket)
+    return ObservedNode(uid="u", generation=1, version="1", spec=spec, status=NodeStatus(backup=told))
+
+
+def reported(node: Node) -> BackupTicketReport:
+    """What was written of it last."""
+    found = node.api.statuses[-1].backup
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def allowed(gateway: Gateway, bucket: Place) -> BackupBucket:
+    assert bucket.bucket is not None
+    return BackupBucket(url=bucket.bucket.url, endpoint=gateway.url)
+
+
+def test_a_node_writes_what_it_is_asked_for_once(tmp_path: Path, allowed: BackupBucket) -> None:
+    """With its rule for generations; another run is another generation, and a restart repeats none."""
+    place = f"{allowed.url}/data/flows/here"
+    keep = BackupKeepRule(last=2)
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        node.host.repository.queues.put("q", b"x" * 60_000)
+        for number, times in ((1, 3), (2, 1)):
+            ticket = BackupTicket(id=f"run-{number}", place=place, keep=keep)
+            node.agent.take_over(asking(ticket))
+            for _ in range(times):
+                node.agent.back_up()
+            node.agent.tell()
+            found = reported(node)
+            assert (found.id, found.state, found.generation) == (f"run-{number}", TicketState.COMPLETED, number)
+            assert (found.files_done, found.bytes_done) == (found.files, found.bytes)
+            assert found.ended is not None
+        assert [each.owner for each in node.host.repository.backup_runs()] == ["ContentBackup"] * 2
+        last = reported(node)
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        node.agent.take_over(asking(BackupTicket(id="run-2", place=place), told=last))
+        node.agent.back_up()
+        assert node.host.repository.backup_runs() == []
+
+    bucket = ullage.Bucket(url=place, endpoint=allowed.endpoint)
+    assert [each.sequence for each in ullage.generations(bucket)] == [1, 2]
+    assert ullage.restore(bucket, tmp_path / "restored").check.problems == ()
+
+
+def test_a_place_that_the_settings_do_not_allow_fails_in_words(tmp_path: Path, allowed: BackupBucket) -> None:
+    """Whoever may write an object of the cluster does not choose where content goes."""
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        node.agent.take_over(asking(BackupTicket(id="run", place="s3://elsewhere/b")))
+        node.agent.back_up()
+        node.agent.tell()
+        found = reported(node)
+
+    assert (found.state, "backupBuckets allows" in found.message) == (TicketState.FAILED, True)
+
+
+def test_a_node_waits_for_what_its_settings_do_not_have_yet(tmp_path: Path, allowed: BackupBucket) -> None:
+    """The settings that allow the place, and the file with credentials that a Secret brings: it says so."""
+    file = tmp_path / "credentials"
+    known = msgspec.structs.replace(allowed, credentials_file=str(file))
+    with serving(tmp_path / "r", generation=3, service={"backup_buckets": (known,)}) as node:
+        for generation, words in ((4, "waits for the settings"), (3, f"waits for {file}")):
+            node.agent.take_over(asking(BackupTicket(id="run", place=f"{allowed.url}/a", generation=generation)))
+            node.agent.back_up()
+            node.agent.tell()
+            assert (reported(node).state, reported(node).message.startswith(words)) == (TicketState.RUNNING, True)
+        keys = [f"{name.lower()} = {value}" for name, value in os.environ.items() if name.startswith("AWS_")]
+        file.write_text("\n".join(["[default]", *keys]))
+        node.agent.back_up()
+        node.agent.tell()
+        assert (reported(node).state, reported(node).message) == (TicketState.COMPLETED, "")
+
+
+@pytest.mark.parametrize("is_end", [True, False])
+def test_a_backup_that_is_called_off_stops(tmp_path: Path, allowed: BackupBucket, bucket: Place, is_end: bool) -> None:
+    """Its ticket is taken back, and it has failed; or the agent ends, and the next one begins anew."""
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        node.host.repository.queues.put("q", b"x" * 60_000)
+        lock = node.host.repository.engine._backup._lock
+        with lock:
+            node.agent.take_over(asking(BackupTicket(id="run", place=f"{allowed.url}/a")))
+            working = threading.Thread(target=node.agent.back_up)
+            working.start()
+            until(lambda: len(node.host.repository.backups_here.all()) == 1, "it has begun")
+            [run] = node.host.repository.backups_here.all()
+            call_off: Callable[[], None] = node.agent.stop if is_end else lambda: node.agent.take_over(asking(None))
+            call_off()
+            assert run.stop.wait(30)
+        working.join()
+        if not is_end:
+            node.agent.tell()
+            assert reported(node).state == TicketState.FAILED
+        assert run.outcome == "stopped"
+
+    assert not (bucket.folder / "a" / "backup.json").exists()
+
+
+class Late(Written):
+    """Its object is read late, and nothing changes afterwards."""
+
+    def __init__(self, found: ObservedNode) -> None:
+        super().__init__()
+        self.found, self.may_read, self.wrote, self.ended = (
+            found,
+            threading.Event(),
+            threading.Event(),
+            threading.Event(),
+        )
+
+    def read(self) -> ObservedNode:
+        self.may_read.wait(30)
+        return self.found
+
+    def watch(self, version: str) -> Iterator[ObservedNode | None]:
+        self.ended.wait(30)
+        return iter(())
+
+    def write(self, status: NodeStatus) -> ObservedNode:
+        found = super().write(status)
+        self.wrote.set()
+        return found
+
+
+def test_nothing_is_told_before_the_object_was_read(tmp_path: Path, allowed: BackupBucket) -> None:
+    """Else a process that begins would wipe out what the last one said of its backup, and write it once more."""
+    told = BackupTicketReport(id="run", state=TicketState.COMPLETED, generation=4)
+    late = Late(asking(BackupTicket(id="run", place=f"{allowed.url}/a"), told))
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        agent = NodeAgent(node.host, late, node.tickets, lambda: 1)
+        agent.start()
+        assert not late.wrote.wait(1)
+        late.may_read.set()
+        assert late.wrote.wait(30)
+        agent.back_up()
+        late.ended.set()
+        agent.stop()
+        assert node.host.repository.backup_runs() == []
+
+    assert {status.backup for status in late.statuses} == {told}
