@@ -140,3 +140,19 @@ def test_a_flow_that_cannot_be_read_costs_the_names_only(content: bytes, tmp_pat
     assert names == {}
     assert not damage.loses_flowfiles
     assert queue_names(str(tmp_path / "nowhere"))[1]
+
+
+def test_files_that_are_too_large_are_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow that unpacks to more than any costs the names; properties that are longer than any are none."""
+    flow = tmp_path / "flow.json.gz"
+    whole = json.dumps({"rootGroup": {"connections": [{"identifier": "A"}]}}).encode()
+    flow.write_bytes(gzip.compress(whole))
+    properties = tmp_path / "nifi.properties"
+    properties.write_bytes(b"a=b\n" * (1 << 20) + b"a=c")
+    monkeypatch.setattr("ullage.nifi.home.FLOW_BYTES_MAX", len(whole) - 1)
+
+    names, (damage,) = queue_names(str(flow))
+
+    assert (names, damage.loses_flowfiles) == ({}, False)
+    with pytest.raises(InvalidArgument, match="4,194,304"):
+        properties_of(str(properties))

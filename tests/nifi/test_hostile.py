@@ -18,10 +18,11 @@ from tests.nifi.written import (
     created,
     journal_header,
     overflowed,
+    swap_file_of,
     transaction_of,
 )
 from ullage.nifi.checkpoint import read_checkpoint
-from ullage.nifi.fields import DEPTH_MAX, FIELDS_MAX, read_schema
+from ullage.nifi.fields import DEPTH_MAX, FIELDS_MAX, long_text, read_schema
 from ullage.nifi.flowfiles import FlowFileMap, NiFiFlowFile
 from ullage.nifi.journal import Journal
 from ullage.nifi.moment import NiFiMoment
@@ -307,3 +308,72 @@ def test_nothing_is_read_behind_the_end_of_a_journal(tmp_path: Path) -> None:
     found, damages = parse_journal(journal)
 
     assert (list(found.flowfiles), damages) == ([1], [])
+
+
+def test_no_byte_beyond_the_end_that_was_fixed_is_read(tmp_path: Path) -> None:
+    """The file grows: what is there then is of another moment."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10))
+
+    def taken(data: bytes, at: int) -> tuple[bytes, int]:
+        if len(data) < at + 6:
+            raise IndexError
+        return data[at : at + 6], at + 6
+
+    with path.open("rb") as file:
+        pieces = PieceReader(file.fileno(), 4)
+        with pytest.raises(TornFile):
+            pieces.take(taken)
+        pieces.reach(6)
+        assert pieces.take(taken) == bytes(6)
+        assert pieces.is_at_end
+
+
+def test_a_negative_length_is_refused() -> None:
+    """It would lead back to where it was read, again and again; so is a negative number of fields."""
+    with pytest.raises(Unparsable, match="negative length"):
+        long_text(struct.pack(">i", -4), 0)
+    with pytest.raises(Unparsable, match="negative number"):
+        read_schema(struct.pack(">i", -1), 0)
+
+
+@pytest.mark.parametrize(
+    "wild",
+    [
+        Written(1, "queue", "default/../x", 0, 5),
+        Written(1, "queue", "../1/x", 0, 5),
+        Written(1, "queue", "default/1/", 0, 5),
+        Written(1, "queue", "default/1/x\0", 0, 5),
+        Written(1, "queue", "default/1/x", -1, 5),
+        Written(1, "queue", "default/1/x", 0, -5),
+    ],
+)
+def test_a_flowfile_whose_content_leads_elsewhere_is_damage(wild: Written, tmp_path: Path) -> None:
+    """Out of its folder, or before its file: sizes are asked of names, and added up."""
+    journal = tmp_path / "0.journal"
+    records = transaction_of(0, created(wild)) + transaction_of(1, created(Written(2, "queue")))
+    journal.write_bytes(journal_header() + records)
+
+    found, (damage,) = parse_journal(journal)
+
+    assert list(found.flowfiles) == [2]
+    assert damage.what.startswith("transaction 0 has ")
+
+
+def test_a_checkpoint_refers_to_no_other_file(tmp_path: Path) -> None:
+    """Only journals overflow."""
+    path = tmp_path / "checkpoint"
+    whole = checkpoint_of(7, [Written(1, "queue")])
+    path.write_bytes(whole.replace(created(Written(1, "queue")), overflowed("journals/overflow-0/0a")))
+
+    with pytest.raises(Unparsable, match="reference to another file"):
+        parse_checkpoint(path)
+
+
+def test_a_swap_file_of_another_beginning_is_refused(tmp_path: Path) -> None:
+    """One that is encrypted, or of a NiFi before 1.1, begins otherwise."""
+    path = tmp_path / "1-queue.swap"
+    path.write_bytes(b"SWAB" + swap_file_of("queue", [Written(1, "queue")])[4:])
+
+    with pytest.raises(Unparsable, match="another beginning"):
+        parse_swap(path)

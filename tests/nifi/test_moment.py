@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.nifi.samples import NAMES, told, told_of, truth, unpacked
+from tests.nifi.written import Written, checkpoint_of, created, deleted, journal_header, transaction_of
 from ullage.nifi.fields import text
 from ullage.nifi.flowfiles import FlowFileMap, FlowFileUpdate, NiFiFlowFile
 from ullage.nifi.moment import NiFiMoment
@@ -171,6 +172,25 @@ def test_a_missing_journal_is_told(tmp_path: Path) -> None:
     _, damages = read(place)
 
     assert [damage.what for damage in damages] == [f"transactions {first} to 998 are in no file"]
+
+
+def test_journals_are_read_by_their_numbers(tmp_path: Path) -> None:
+    """Not by their names, in whose order 10 comes before 9: what goes in the second one came in the first one."""
+    (tmp_path / "journals").mkdir()
+    for number, records in (
+        (8, created(Written(1, "queue")) + created(Written(2, "queue"))),
+        (9, deleted(1)),
+        (10, created(Written(3, "queue"))),
+        (11, deleted(3)),
+    ):
+        whole = journal_header() + transaction_of(number, records) + b"\x7f"
+        (tmp_path / "journals" / f"{number}.journal").write_bytes(whole)
+    (tmp_path / "checkpoint").write_bytes(checkpoint_of(7, []))
+
+    with closing(NiFiMoment(str(tmp_path))) as moment:
+        moment.read()
+
+        assert (moment.damages, moment.transaction, len(list(moment.flowfiles()))) == ([], 11, 1)
 
 
 def test_a_journal_that_a_checkpoint_has_is_not_read_again(tmp_path: Path) -> None:

@@ -183,6 +183,20 @@ def test_room_is_sought_where_few_flowfiles_hold_much() -> None:
     assert plan.free(250, tails=False).flowfiles == 1
 
 
+def test_what_the_goal_is_reached_without_stays() -> None:
+    """The best one comes first, and is superfluous once a larger one is there."""
+    plan = plan_of(
+        {
+            "default/1/1-1": (10, [("queue", 0, 1)]),
+            "default/1/1-2": (100, [("queue", start, 1) for start in range(11)]),
+        }
+    )
+
+    found = plan.free(100, tails=False)
+
+    assert ([each.pin.file for each in found.files], found.flowfiles) == (["default/1/1-2"], 11)
+
+
 def test_a_tail_is_what_nifi_cuts_off() -> None:
     """From where the last content begins, once no FlowFile needs any part of it, if it is longer than NiFi asks."""
     files = {"default/1/1-1": (5_000, [("one", 0, 100), ("one", 100, 100), ("two", 200, 4_000)])}
@@ -233,6 +247,8 @@ def test_files_that_nifi_may_be_writing_to_are_not_counted_on(nifi: Path, now: N
     assert "Left out: 1 file with 15.0 MiB" in result.stdout
     document = json.loads(ullage("pins", nifi, "--free", "1Ti", "--json").stdout)
     assert everything["freed"] - document["freeing"]["freed"] == 15 * MIB
+    (leaving,) = json.loads(ullage("pins", nifi, "--free", "13Mi", "--json").stdout)["freeing"]["files"]
+    assert leaving["file"] == f"default/5/{LONG_AGO}-5"
 
 
 def blocks() -> dict[str, str]:

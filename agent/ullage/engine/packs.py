@@ -39,8 +39,8 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(FlowFileRecord).decode
 _decode_raw = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
-_ANY = FlowFileRecord(bytes(UUID_BYTES), HANDLE_QUEUE, None, 0, 0, 0, 0, 0, NO_ATTRIBUTES)
-BEFORE_UUID: Final = _encode(_ANY)[: _encode(_ANY).index(_ANY.uuid)]
+ANY_HANDLE: Final = FlowFileRecord(bytes(UUID_BYTES), HANDLE_QUEUE, None, 0, 0, 0, 0, 0, NO_ATTRIBUTES)
+BEFORE_UUID: Final = _encode(ANY_HANDLE)[: _encode(ANY_HANDLE).index(ANY_HANDLE.uuid)]
 """What stands before the uuid of every record."""
 
 BEFORE_ROW: Final = _encode(HANDLE_QUEUE)

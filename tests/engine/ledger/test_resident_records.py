@@ -126,6 +126,26 @@ def test_two_uuids_side_by_side_are_no_third_one() -> None:
     assert packed.find(between) == third
 
 
+def test_a_handle_that_was_just_found_is_what_it_is_by_now() -> None:
+    """Who looks it up again is spared the work, but never sees what it was."""
+    record = handle(random.Random(1), 1, shard=7)
+    changed = msgspec.structs.replace(record, deleted_millis=7)
+    records, packed = ResidentRecords(Lock()), PackedHandles()
+    create(records, record)
+    records.pack(0)
+    assert [packed.find(bytes(16)), records.find(record.uuid), records.find(record.uuid)] == [None, record, record]
+
+    records.replace(changed)
+    assert records.find(record.uuid) == changed
+    records.pack(0)
+    assert records.find(record.uuid) == changed
+    records.remove(record.uuid)
+    assert records.find(record.uuid) is None
+    create(records, record)
+    records.pack(0)
+    assert records.find(record.uuid) == record
+
+
 class Busy(dict[bytes, FlowFileRecord]):
     """A shard in which something happens right behind a look."""
 

@@ -14,6 +14,7 @@ import msgspec
 
 from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, HandlePack
 from ullage.engine.packs import (
+    ANY_HANDLE,
     BEFORE_ROW,
     BEFORE_UUID,
     NO_HANDLES,
@@ -57,12 +58,25 @@ def is_packable(record: FlowFileRecord) -> bool:
     return record.queue == HANDLE_QUEUE and len(record.attributes) + len(record.parents) <= BYTES_MAX
 
 
+class LastFound:
+    """The handle that was looked up last, and the pack in which it stood: a change looks it up three times, and as long
+    as it stands in that pack it is the same.
+    """
+
+    __slots__ = ("it",)
+
+    def __init__(self) -> None:
+        self.it = HandlePack(), ANY_HANDLE
+
+
 class PackedHandles:
     """The packed handles of one shard. Changed under the ledger's lock; who looks one up needs none."""
 
-    def __init__(self) -> None:
+    def __init__(self, last: LastFound | None = None) -> None:
+        """`last` may belong to several shards."""
         self.count = 0
         self._packs = [NO_HANDLES]
+        self._last = last or LastFound()
 
     @property
     def packs(self) -> list[HandlePack]:
@@ -77,12 +91,17 @@ class PackedHandles:
         """The record of a packed handle: written out, since each read of a content begins here."""
         packs = self._packs
         pack = packs[int.from_bytes(uuid[1:8], "big") >> PREFIX_BITS + 1 - len(packs).bit_length()]
+        last_pack, record = self._last.it
+        if pack is last_pack and record.uuid == uuid:
+            return record
         at = pack.uuids.find(uuid)
         if at % UUID_BYTES and (at := UUID_BYTES * place_of(pack, uuid)) < 0:
             return None
         ends, index = ends_of(pack), at // UUID_BYTES
         start = ends[index - 1] if index else 0
-        return _decode(b"".join((BEFORE_UUID, uuid, BEFORE_ROW, pack.rows[start + 1 : ends[index]])))
+        record = _decode(b"".join((BEFORE_UUID, uuid, BEFORE_ROW, pack.rows[start + 1 : ends[index]])))
+        self._last.it = pack, record
+        return record
 
     def __contains__(self, uuid: bytes) -> bool:
         return self.count > 0 and place_of(self.pack_of(uuid), uuid) >= 0

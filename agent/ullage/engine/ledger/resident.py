@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Final, overload
 
-from ullage.engine.ledger.packed import PackedHandles, behind, is_packable
+from ullage.engine.ledger.packed import LastFound, PackedHandles, behind, is_packable
 from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, HandlePack, format_uuid, split_uuids
 from ullage.engine.packs import PackRows, is_whole, records_of
 
@@ -103,7 +103,8 @@ class ResidentRecords:
         self.objects: list[dict[bytes, FlowFileRecord]] = [{} for _ in range(SHARDS)]
         """Those that are not packed."""
 
-        self._packed: list[PackedHandles] = [PackedHandles() for _ in range(SHARDS)]
+        last = LastFound()
+        self._packed: list[PackedHandles] = [PackedHandles(last) for _ in range(SHARDS)]
         self.is_starting = True
         """Whether records come back that were made before: none may be there twice."""
 
