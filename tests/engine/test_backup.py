@@ -20,6 +20,7 @@ from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
+from ullage.wire.upkeep import Keep
 from ullage_agent.cli.app import app
 
 KB = 1024
@@ -166,6 +167,47 @@ def test_a_directory_that_is_not_empty_is_left_alone(workshop: Workshop, tmp_pat
         Engine.restore_backup(str(other), spec_at(tmp_path / "r"))
 
     assert files_below(other) == {"thesis.txt": b"the only copy"}
+
+
+@pytest.mark.parametrize("path", ["content/posts/a.md", "notes/todo.txt", "content/README", "flowfile", "runs/deep/x"])
+def test_what_runs_have_not_put_is_no_backup_and_is_not_removed(workshop: Workshop, tmp_path: Path, path: str) -> None:
+    """Folders of common names were taken for those of a backup, and what lay in them was removed."""
+    repository = workshop.make()
+    put_all(repository, "q", [b"x"])
+    site, place = tmp_path / "site", tmp_path / "b"
+    (site / path).parent.mkdir(parents=True)
+    (site / path).write_bytes(b"the only copy")
+
+    with pytest.raises(DirectoryNotEmpty, match=path.partition("/x")[0]):
+        repository.backup(str(site))
+    assert files_below(site) == {path: b"the only copy"}
+
+    repository.backup(str(place))
+    if path != "flowfile":
+        (place / path).parent.mkdir(parents=True, exist_ok=True)
+        (place / path).write_bytes(b"the only copy")
+    (place / "lost+found").mkdir()
+    repository.backup(str(place))
+    assert path == "flowfile" or (place / path).read_bytes() == b"the only copy"
+    Engine.restore_backup(str(place), spec_at(tmp_path / "r"))
+
+
+def test_generations_whose_manifest_is_gone_stay(workshop: Workshop, tmp_path: Path, place: Place) -> None:
+    """A run began anew there, and removed all of them."""
+    repository = workshop.make()
+    for _ in range(3):
+        put_all(repository, "q", [b"x"])
+        repository.backup(place.to, keep=Keep(last=10))
+    manifest, elsewhere = place.folder / "backup.json", tmp_path / "taken"
+    manifest.rename(elsewhere)
+    held = files_below(place.folder)
+
+    with pytest.raises(DirectoryNotEmpty, match=r"without backup\.json"):
+        repository.backup(place.to)
+
+    assert files_below(place.folder) == held
+    elsewhere.rename(manifest)
+    assert repository.backup(place.to).generations == 4
 
 
 def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, tmp_path: Path, place: Place) -> None:

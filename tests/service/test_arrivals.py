@@ -69,15 +69,30 @@ def test_the_slowest_of_who_has_most_makes_room(arrivals: Arrivals, time: Time) 
     assert arrivals.bytes == 6 * MB
 
 
+def test_who_has_more_has_no_time_of_grace(arrivals: Arrivals) -> None:
+    """Else all room could be had by whoever begins anew each second, and nobody else would get any of it."""
+    many = [Sent() for _ in range(4)]
+    for sent, who in zip(many, (HOSTILE, HOSTILE, OTHER, OTHER), strict=True):
+        arrivals.begin(who, 2 * MB, sent)
+
+    for _ in range(3):
+        arrivals.begin(GOOD, MB, Sent()).release()
+        arrivals.begin(HOSTILE if arrivals._bytes["hostile"] < 4 * MB else OTHER, 2 * MB, Sent())
+
+    assert sum(each.is_given_up for each in many) >= 1
+    with pytest.raises(ServiceBusy):
+        arrivals.begin(Principal("third", rights=(Right.READ,)), 5 * MB, Sent())
+
+
 def test_what_began_just_now_and_what_is_complete_stays(arrivals: Arrivals, time: Time) -> None:
-    """Whoever comes then is refused, and nothing of it counts."""
+    """Of who has no more than others. Whoever comes then is refused, and nothing of it counts."""
     complete, young = Sent(), Sent()
     arrivals.begin(HOSTILE, 4 * MB, complete).is_complete = True
     time.now = GRACE_SECONDS
     arrivals.begin(OTHER, 4 * MB, young)
 
     with pytest.raises(ServiceBusy, match="arriving_bytes"):
-        arrivals.begin(GOOD, MB, Sent())
+        arrivals.begin(GOOD, 4 * MB, Sent())
 
     assert not complete.is_given_up
     assert not young.is_given_up

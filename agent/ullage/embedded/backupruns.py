@@ -15,7 +15,7 @@ from ullage.clock import Clock
 from ullage.engine.backuptally import Progress, Tally
 from ullage.engine.model import format_uuid, new_uuids
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.errors import BackupStopped, NotFound, RunUnderWay, UllageError
+from ullage.errors import BackupStopped, KeyReused, NotFound, RunUnderWay, UllageError
 from ullage.wire.problems import problem_of
 from ullage.wire.upkeep import BackupProgress, BackupReport, BackupVerification
 
@@ -82,6 +82,8 @@ class BackupRuns:
         with self._lock:
             for run in self._runs if key is not None else ():
                 if (run.progress.owner, run.key) == (owner, key):
+                    if (run.progress.action, run.progress.place) != (action, place):
+                        raise KeyReused(f"idempotency key {key} was used for {run.progress.id}, which is another run")
                     return run
             for run in self._runs:
                 found = run.progress

@@ -12,9 +12,11 @@ volume may have been put back as it was, and numbers are used again then.
 """
 
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from typing import Final
 
 import msgspec
 from crc32c import crc32c
@@ -33,12 +35,13 @@ from ullage.engine.backupfiles import (
     lies_in,
 )
 from ullage.engine.backupgenerations import FollowedManifest, followed_at, listed_by, remove_unneeded, with_older
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, BackupPlace
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, GENERATIONS, MANIFEST, PINS, BackupPlace, is_put
 from ullage.engine.backupresume import NotedCopies, files_there
 from ullage.engine.backupswaps import swap_sources
 from ullage.engine.backuptally import Progress
 from ullage.engine.committer import Committer
 from ullage.engine.content.availability import Damage
+from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.store import FileContentStore
 from ullage.engine.documents import (
     unavailable_content,
@@ -73,6 +76,9 @@ from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 from ullage.errors import DirectoryNotEmpty, InvalidArgument
 from ullage.wire.unavailable import LISTED_MAX, UnavailableContent
 from ullage.wire.upkeep import BackupReport, Keep
+
+LATER: Final = re.compile(re.escape(f"{FLOWFILE}/{SNAPSHOT}-") + r"(?!1\.)")
+"""Snapshots of all generations but the first."""
 
 
 class Backup:
@@ -398,9 +404,17 @@ def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManif
         if found != identity.repository:
             raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {found}")
         return followed
-    ours = {CONTENT, *FLAT_DIRECTORIES, PINS, MANIFEST + PARTIAL_SUFFIX}
-    if foreign := [name for name in names if name not in ours]:
+    ours = {CONTENT, *FLAT_DIRECTORIES, PINS, MANIFEST + PARTIAL_SUFFIX, LOST_AND_FOUND}
+    held = sorted(place.held())
+    if foreign := [*(name for name in names if name not in ours), *(path for path in held if not is_put(path))]:
         raise DirectoryNotEmpty(f"{place.name} is not empty ({foreign[0]}), and no backup: choose another place")
+    # A first run that was cut short leaves files without a manifest too, but neither of these: to go on there would
+    # remove generations that were whole until somebody moved the manifest away.
+    if later := [path for path in held if path.startswith(f"{GENERATIONS}/") or LATER.match(path)]:
+        raise DirectoryNotEmpty(
+            f"{place.name} holds generations of a backup ({later[-1]}) without {MANIFEST}, which lists them: put that "
+            f"back, or copy the newest file of {GENERATIONS} there, of which some are whole; or choose another place"
+        )
     return None
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, SNAPSHOTS, Put, new_suffix
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, SNAPSHOTS, Put, is_put, new_suffix
 from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
 from ullage.engine.oserrors import is_about_file
 from ullage.errors import BackupOvertaken, ContentMissing, RepositoryDamaged
@@ -98,7 +98,7 @@ class DirectoryPlace:
             return  # somebody reads a generation: the next run removes what this one leaves
         with lock:
             for path in self._found():
-                if path not in listed:
+                if path not in listed and is_put(path):
                     self._files.unlink(self._at(path))
 
     def _locked(self, directory: str, *, is_shared: bool = False) -> AbstractContextManager[object]:
@@ -123,7 +123,10 @@ class DirectoryPlace:
 
     def _below(self, directory: str) -> list[str]:
         path = self._at(directory)
-        names = self._files.list_directory(path) if self._files.exists(path) else []
+        try:
+            names = self._files.list_directory(path) if self._files.exists(path) else []
+        except NotADirectoryError:
+            return [directory]  # somebody's own file
         return [os.path.join(directory, name) for name in names]
 
 

@@ -1,5 +1,6 @@
 """Where a backup lies (docs/storage.md, "Backup"): a directory, or something that leaves the machine."""
 
+import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -22,6 +23,9 @@ SNAPSHOTS = "flowfile"
 FLAT_DIRECTORIES = (SNAPSHOTS, "runs", "swap", "provenance", NOTES, GENERATIONS)
 """Those that hold nothing but files."""
 
+SUFFIX = re.compile(r"\.[0-9a-f]{16}\Z")
+"""What ends the path of each file that a run has put."""
+
 PINS = "pins"
 """What is read at this moment, in a bucket: nobody removes it."""
 
@@ -36,6 +40,11 @@ class Put(NamedTuple):
 def new_suffix() -> str:
     """One that no other run has."""
     return f".{secrets.token_hex(8)}"
+
+
+def is_put(path: str) -> bool:
+    """Whether the path is one under which runs put files: all else is somebody's own, and stays."""
+    return SUFFIX.search(path) is not None
 
 
 class BackupPlace(Protocol):
@@ -113,7 +122,7 @@ class BackupPlace(Protocol):
         """
 
     def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
-        """Remove what lies where files of backups lie and no manifest needs, once the one that lists these counts.
+        """Remove what runs have put and no manifest needs, once the one that lists these counts.
 
         What somebody reads stays for another time; `listed_in` says of a manifest what that is.
         """

@@ -19,7 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, Put, new_suffix
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, Put, is_put, new_suffix
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, ContentMissing
 from ullage.interface.buckets import Bucket
 from ullage.remote.objects import Conflict, ObjectNotThere, Objects
@@ -177,7 +177,7 @@ class BucketPlace:
                 expired.append(key)
             elif found := self._objects.get(key):
                 needed.update(listed_in(found.data))
-        self._objects.delete({*self.held(), *self._own, *expired} - needed)
+        self._objects.delete({*filter(is_put, self.held()), *self._own, *expired} - needed)
 
     def _piece(self, path: str, start: int, end: int) -> bytes:
         try:

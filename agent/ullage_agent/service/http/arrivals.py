@@ -81,7 +81,7 @@ class Arrivals:
         limits, size = self._limits, arrival.size
         share = owner.share(limits.arriving_bytes_each)
         while share is not None and self._bytes[owner.name] + size > share:
-            if not self._give_up_slowest(owner.name):
+            if not self._give_up_slowest(owner.name, GRACE_SECONDS):
                 held = f"bodies of {limits.arriving_bytes_each / MIB:,.0f} MiB on their way"
                 then = "send fewer at a time, or smaller ones"
                 raise QuotaReached.of(owner.name, held, "arriving_bytes_each", then)
@@ -106,14 +106,17 @@ class Arrivals:
     def _makes_room(self, asking: str, size: int) -> bool:
         """Whether anybody could make room: who has most first, and nobody who has less than whoever asks would have."""
         wanted = self._bytes[asking] + size
-        holders = [name for name, held in self._bytes.most_common() if name == asking or held >= wanted]
-        return any(map(self._give_up_slowest, holders))
+        # Who has more than the others has no time of grace: two that began all their bodies anew each second, and sent
+        # nothing of them, had all the room, and none of it could be had.
+        graces = {name: 0.0 if held > wanted else GRACE_SECONDS for name, held in self._bytes.most_common()}
+        holders = [name for name in graces if name == asking or self._bytes[name] >= wanted]
+        return any(self._give_up_slowest(name, GRACE_SECONDS if name == asking else graces[name]) for name in holders)
 
-    def _give_up_slowest(self, owner: str) -> bool:
+    def _give_up_slowest(self, owner: str, grace_seconds: float) -> bool:
         """Whether a principal had one that could go."""
         now = self._clock()
         own = [each for each in self._arrivals if each.owner.name == owner and not each.is_complete]
-        slow = [each for each in own if each.age(now) >= GRACE_SECONDS]
+        slow = [each for each in own if each.age(now) >= grace_seconds]
         if not slow:
             return False
         slowest = min(slow, key=lambda each: each.speed(now))
