@@ -115,11 +115,13 @@ class ContentListing:
                     self._add_foreign(below)
 
     def _add_foreign(self, entry: "os.DirEntry[str]") -> None:
-        if entry.is_dir(follow_symlinks=False):
-            for below in self._entries(entry.path):
-                self._add_foreign(below)
-        else:
-            self._add(entry, self.foreign)
+        waiting = [entry]  # no recursion: folders may be nested deeper than Python goes
+        while waiting:
+            found = waiting.pop()
+            if found.is_dir(follow_symlinks=False):
+                waiting.extend(self._entries(found.path))
+            else:
+                self._add(found, self.foreign)
 
     def _add(self, entry: "os.DirEntry[str]", totals: FileTotals) -> None:
         facts = self._of(entry)
@@ -142,6 +144,8 @@ class ContentListing:
                 yield from entries
         except OSError as error:
             self._damaged(path, error)
+        except ValueError as error:  # nifi.properties names no directory: one with NUL, or half of a character
+            self.damages.append(NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False))
 
     def _damaged(self, path: str, error: OSError) -> None:
         self.damages.append(NiFiDamage(path, f"it can't be read: {error.strerror}", loses_flowfiles=False))

@@ -10,12 +10,16 @@ from typing import Final
 import msgspec
 
 from ullage.errors import InvalidArgument
+from ullage.nifi.opened import open_regular
 from ullage.nifi.trouble import NiFiDamage, NotSurveyable
 
 PROPERTIES: Final = "nifi.properties"
 PROPERTIES_BYTES_MAX: Final = 4 << 20
 FLOW_BYTES_MAX: Final = 512 << 20
 """Of a flow.json that is unpacked; large ones have some 100 MB."""
+
+NAME_MAX: Final = 500
+"""Characters of a queue's own name, and of those of its groups: more than fits into a line."""
 
 CONTAINER: Final = "nifi.content.repository.directory."
 
@@ -108,7 +112,7 @@ def queue_names(path: str) -> tuple[dict[str, str], list[NiFiDamage]]:
     if not path:
         return names, []
     try:
-        with gzip.open(path) as file:
+        with os.fdopen(open_regular(path), "rb") as packed, gzip.open(packed) as file:
             data = file.read(FLOW_BYTES_MAX + 1)
         if len(data) > FLOW_BYTES_MAX:
             raise ValueError(f"it has more than {FLOW_BYTES_MAX:,} bytes")
@@ -142,13 +146,14 @@ class _Flow(msgspec.Struct):
 
 
 def _collect(group: _Group, where: str, names: dict[str, str]) -> None:
+    """The names of a group's queues, and of those below. Each has the names of all its groups, so long ones are cut."""
     for connection in group.connections:
         ends = " -> ".join(_called(end) for end in (connection.source, connection.destination))
         name = f"{connection.name}: {ends}" if connection.name else ends
         # In memory, and so in the repository, a queue goes by the identifier of this instance of the flow.
-        names[connection.instanceIdentifier or connection.identifier] = f"{where}{name}"
+        names[connection.instanceIdentifier or connection.identifier] = f"{where}{name[:NAME_MAX]}"
     for below in group.processGroups:
-        _collect(below, f"{where}{below.name or '?'} / ", names)
+        _collect(below, f"{where}{below.name or '?'}"[:NAME_MAX] + " / ", names)
 
 
 def _called(end: _End | None) -> str:

@@ -8,12 +8,12 @@ import os
 import re
 import struct
 from collections.abc import Iterator
-from contextlib import closing
 from typing import Final
 
 from ullage.nifi.checkpoint import read_end
 from ullage.nifi.fields import OUT_OF_BYTES, text
 from ullage.nifi.flowfiles import Attributes, FlowFileMap, FlowFileUpdate, RecordFormat, check_writer
+from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import LONGEST_BYTES, PIECE_BYTES, PieceReader
 from ullage.nifi.trouble import NiFiDamage, NotSurveyable, TornFile, Unparsable
 
@@ -43,7 +43,7 @@ class Journal:
         self._directory = directory
         self._attributes = attributes
         self._format: RecordFormat | None = None
-        self._descriptor = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_regular(os.path.join(directory, name))
         self._pieces = PieceReader(self._descriptor, 0)
 
     @property
@@ -139,18 +139,19 @@ class Journal:
             self._damaged(self.name, f"a transaction names {path[:200]!r} as its overflow file")
             return
         try:
-            file = open(os.path.join(self._directory, folder, name), "rb", buffering=0)  # noqa: SIM115 - closed below
+            descriptor = open_regular(os.path.join(self._directory, folder, name))
         except OSError as error:
             # NiFi takes this for the end of the journal, starts, and removes the content of the FlowFiles it lost.
             self._damaged(shown, f"it holds a whole transaction of {self.name} and can't be opened: {error.strerror}")
             return
-        with closing(file):
-            pieces = PieceReader(file.fileno(), os.fstat(file.fileno()).st_size)
-            try:
-                while not pieces.is_at_end:
-                    yield pieces.take(form.inline)
-            except (TornFile, Unparsable) as error:
-                self._damaged(shown, read_end(error))
+        try:
+            pieces = PieceReader(descriptor, os.fstat(descriptor).st_size)
+            while not pieces.is_at_end:
+                yield pieces.take(form.inline)
+        except (TornFile, Unparsable) as error:
+            self._damaged(shown, read_end(error))
+        finally:
+            os.close(descriptor)
 
     def _is_zero(self) -> bool:
         """Whether all that follows is zero, as after a power failure: NiFi takes that for the end, too."""

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from ullage.nifi.checkpoint import checkpoint_transaction, read_checkpoint, read_end
 from ullage.nifi.flowfiles import Attributes, FlowFileMap, NiFiFlowFile
 from ullage.nifi.journal import Journal
+from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import PieceReader
 from ullage.nifi.swapfile import read_swap_file
 from ullage.nifi.trouble import NiFiDamage, NotSurveyable, TornFile, Unparsable
@@ -211,9 +212,11 @@ class NiFiMoment:
 
     def _descriptor(self, name: str) -> int:
         try:
-            return os.open(os.path.join(self._directory, name), os.O_RDONLY | os.O_CLOEXEC)
+            return open_regular(os.path.join(self._directory, name))
         except FileNotFoundError:
             return -1
+        except OSError as error:
+            raise NotSurveyable(f"{os.path.join(self._directory, name)} can't be read: {error.strerror}") from error
 
     def _is_current(self, found: CheckpointFile | None) -> bool:
         """Whether the checkpoint that is open is still the one that NiFi would start with."""
@@ -247,7 +250,13 @@ class NiFiMoment:
         return sorted(names, key=first_of)
 
     def _journal(self, name: str) -> Journal:
-        return Journal(os.path.join(self._directory, JOURNALS), name, attributes=self._attributes)
+        directory = os.path.join(self._directory, JOURNALS)
+        try:
+            return Journal(directory, name, attributes=self._attributes)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise NotSurveyable(f"{os.path.join(directory, name)} can't be read: {error.strerror}") from error
 
     def _read_checkpoint(self, found: CheckpointFile) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ullage.nifi.fields import INLINE, read_schema, reader, text
 from ullage.nifi.flowfiles import Attributes, NiFiFlowFile, RecordFormat
+from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import PieceReader
 from ullage.nifi.trouble import Unparsable
 
@@ -23,8 +24,8 @@ SWAP_NAME: Final = re.compile(r"\d+-.+\.swap")
 
 
 def read_swap_file(path: str, *, attributes: Attributes) -> Iterator[NiFiFlowFile]:
-    """All its FlowFiles. TornFile or Unparsable when it can't be read further; FileNotFoundError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """All its FlowFiles. TornFile or Unparsable when it can't be read further; FileNotFoundError, OSError."""
+    descriptor = open_regular(path)
     try:
         pieces = PieceReader(descriptor, os.fstat(descriptor).st_size)
         form, count = pieces.take(lambda data, at: _header(data, at, attributes=attributes))
