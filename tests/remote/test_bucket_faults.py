@@ -17,6 +17,7 @@ from tests.remote.flaky import flaky_running
 from tests.support import Workshop, put_all, put_each, spec_at
 from tests.threads import begin
 from ullage.embedded.backupplaces import place_of_backup
+from ullage.engine.backupplace import new_suffix
 from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, UnknownPlugin
@@ -165,7 +166,8 @@ def test_what_was_put_after_a_backup_began_is_not_removed_by_it(workshop: Worksh
     """However late it removes: another one may be about to publish that. What was cut short before goes."""
     repository = workshop.make()
     put_all(repository, "q", [b"x"])
-    before, after = bucket.folder / "content" / "c1" / "cut-short", bucket.folder / "content" / "c1" / "another's"
+    content = bucket.folder / "content" / "c1"
+    before, after = content / f"cut-short{new_suffix()}", content / f"another's{new_suffix()}"
     before.parent.mkdir(parents=True)
     before.write_bytes(b"x")
     beside = bucket.folder.with_name("beside")

@@ -56,19 +56,23 @@ def seaweedfs_running(folder: Path, secret: str) -> Iterator[Bucket]:
     )
 
     def has_bucket() -> bool:
-        made = subprocess.run(
-            [WEED, "shell", f"-master={LOOPBACK}:{master}", f"-filer={LOOPBACK}:{filer}"],
-            input="s3.bucket.create -name flows\ns3.bucket.list\n",
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
+        assert process.poll() is None, "SeaweedFS has ended"
+        try:
+            made = subprocess.run(
+                [WEED, "shell", f"-master={LOOPBACK}:{master}", f"-filer={LOOPBACK}:{filer}"],
+                input="s3.bucket.create -name flows\ns3.bucket.list\n",
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:  # begun before the servers were, it waits for them for ever
+            return False
         with socket.socket() as tried:
             return "flows" in made.stdout and tried.connect_ex((LOOPBACK, s3)) == 0
 
     try:
-        until(has_bucket, "SeaweedFS has a bucket", 60)
+        until(has_bucket, "SeaweedFS has a bucket", 180)
         yield Bucket(url="s3://flows/b", endpoint=f"http://{LOOPBACK}:{s3}", patience_seconds=30)
     finally:
         process.kill()
