@@ -18,7 +18,7 @@ from tests.cluster.release import SYSTEM, Flows, account
 from tests.cluster.scenario import panels
 from tests.cluster.workloads import made
 from tests.e2e.story import Story
-from ullage.contract import audience_of
+from ullage.contract import API_VERSION, audience_of
 from ullage.wire import tickets
 from ullage.wire.tickets import EventHoldRequest
 
@@ -120,6 +120,8 @@ def test_every_panel_of_the_dashboards_shows_data(watched: Watched) -> None:
     flows = watched.story.flows
     with flows.flight() as flight:
         flight.act(tickets.HOLD_EVENTS, EventHoldRequest(holder="late"))
+    nightly = {"repository": "flows", "bucket": "s3://flows/backups", "schedule": "0 1 * * *", "suspend": True}
+    flows.cluster.apply(made(API_VERSION, "ContentBackup", "nightly", flows.namespace, spec=nightly))
     empty: list[str] = []
 
     def all_show_something() -> bool:
@@ -132,6 +134,7 @@ def test_every_panel_of_the_dashboards_shows_data(watched: Watched) -> None:
         flows.cluster.wait_until("all panels show something", all_show_something)
     finally:
         print(f"without data: {empty}")
+        flows.cluster.kubectl("delete", "contentbackup", "nightly", flows.here)
     assert {each.labels["instance"] for each in watched.answers.query('up{job="ullage-agent"} == 1')} == {
         address_of(flows, node) for node in flows.cluster.nodes
     }
