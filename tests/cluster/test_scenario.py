@@ -16,7 +16,8 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, objects
 from tests.cluster.prometheus import Sample
 from tests.cluster.scenario import NODE, REFUSALS, SIZE, Scenario, panels, playing
-from tests.cluster.workloads import executor
+from tests.cluster.workloads import executor, made
+from ullage.contract import API_VERSION
 
 pytestmark = pytest.mark.timeout(1200)  # seconds; a GiB takes a minute or two
 
@@ -152,6 +153,7 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("fleet", "Deferrals"): {here: 0},
         ("fleet", "Wanting"): {here: 0},
         ("fleet", "Overdue"): {here: 0},
+        ("fleet", "Backups current"): {(scenario.place, "nightly"): 1},
         ("fleet", "Certificates end in"): {here: scenario.certificate_ends() - at},
         ("fleet", "Conditions"): {(*here, name): float(holds) for name, holds in scenario.conditions().items()},
         ("fleet", "Operators at work"): {(): 1},
@@ -174,6 +176,8 @@ def refusals(scenario: Scenario, at: float) -> Values:
 def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> None:
     """Content comes and half goes, a deferral, a run, refusals, a failed sync: at each moment the panels say so."""
     place, deferrals = scenario.place, ("fleet", "Deferrals")
+    nightly = {"repository": "flows", "bucket": "s3://flows/backups", "schedule": "0 1 * * *", "suspend": True}
+    fleet.apply(made(API_VERSION, "ContentBackup", "nightly", place, spec=nightly))
     began_commits = commits(scenario)
     began, began_reconciles = scenario.quiet()
     fleet.apply(executor(place, NODE))

@@ -106,9 +106,9 @@ def test_who_looks_sees_what_goes_on(held: tuple[Running, threading.Lock], tmp_p
     """Who asked, for what, since when; another one is refused with its name, and a repeat of the first is the same."""
     running, lock = held
 
-    def asked() -> httpx.Response:
-        there = {"destination": f"{tmp_path}/backups/a"}
-        return running.client.post("/v1/backup", json=there, headers={"Idempotency-Key": "k"})
+    def asked(path: str = "/v1/backup", field: str = "destination") -> httpx.Response:
+        there = {field: f"{tmp_path}/backups/a"}
+        return running.client.post(path, json=there, headers={"Idempotency-Key": "k"})
 
     with lock:
         begun = asked().json()
@@ -116,7 +116,9 @@ def test_who_looks_sees_what_goes_on(held: tuple[Running, threading.Lock], tmp_p
         other = running.client.post("/v1/backup", json={"destination": f"{tmp_path}/backups/b"})
         [goes_on] = running.client.get("/v1/backup/runs").json()
     ended = run_of(running, asked())
+    reused = asked("/v1/backup/verify", "source")
 
+    assert (reused.status_code, reused.json()["slug"]) == (422, "key-reused")
     assert begun["id"] == again["id"] == goes_on["id"] == ended.id
     assert (goes_on["action"], goes_on["place"]) == ("write", f"{tmp_path}/backups/a")
     assert goes_on["owner"]
