@@ -413,7 +413,7 @@ def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManif
     if later := [path for path in held if path.startswith(f"{GENERATIONS}/") or LATER.match(path)]:
         raise DirectoryNotEmpty(
             f"{place.name} holds generations of a backup ({later[-1]}) without {MANIFEST}, which lists them: put that "
-            f"back, or copy the newest file of {GENERATIONS} there, of which some are whole; or choose another place"
+            f"back, or copy the newest file of {GENERATIONS} to {MANIFEST}, or choose another place"
         )
     return None
 
