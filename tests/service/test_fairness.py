@@ -414,6 +414,8 @@ def test_a_put_waits_for_few_of_anothers_many(tmp_path: Path, via: str) -> None:
         greedy = [both.begin(both.put, "greedy", via) for _ in range(MANY)]
         until(lambda: len(gate.waiting) >= 2 and both.waiting == MANY - LITTLE, "few of the greedy one's to be at work")
         second = both.begin(both.put, "good", via)
+        turns = both.running.server.turns
+        until(lambda: sum(turns.counts["good"]) == 2, "the second put")
 
         let = 0
         while not second.done():
