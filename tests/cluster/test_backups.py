@@ -10,8 +10,8 @@ from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
 from tests.cluster.looks import Looks
 from tests.cluster.operator_process import Operator, now_text, objects, repository, say, say_ready
-from tests.cluster.workloads import made
-from ullage.contract import API_VERSION, TABLE
+from tests.cluster.workloads import backup
+from ullage.contract import TABLE
 
 NODES = ("worker-0", "worker-1", "worker-2")
 BUCKETS = {
@@ -21,11 +21,6 @@ BUCKETS = {
         ]
     }
 }
-
-
-def backup(place: str, name: str = "nightly", **spec: Any) -> dict[str, Any]:
-    asked = {"repository": "flows", "bucket": "s3://flows/backups", **spec}
-    return made(API_VERSION, "ContentBackup", name, place, spec=asked)
 
 
 def status(fleet: Fleet, place: str, name: str = "nightly") -> dict[str, Any]:

@@ -16,8 +16,7 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, objects
 from tests.cluster.prometheus import Sample
 from tests.cluster.scenario import NODE, REFUSALS, SIZE, Scenario, panels, playing
-from tests.cluster.workloads import executor, made
-from ullage.contract import API_VERSION
+from tests.cluster.workloads import backup, executor
 
 pytestmark = pytest.mark.timeout(1200)  # seconds; a GiB takes a minute or two
 
@@ -176,8 +175,7 @@ def refusals(scenario: Scenario, at: float) -> Values:
 def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> None:
     """Content comes and half goes, a deferral, a run, refusals, a failed sync: at each moment the panels say so."""
     place, deferrals = scenario.place, ("fleet", "Deferrals")
-    nightly = {"repository": "flows", "bucket": "s3://flows/backups", "schedule": "0 1 * * *", "suspend": True}
-    fleet.apply(made(API_VERSION, "ContentBackup", "nightly", place, spec=nightly))
+    fleet.apply(backup(place, schedule="0 1 * * *", suspend=True))
     began_commits = commits(scenario)
     began, began_reconciles = scenario.quiet()
     fleet.apply(executor(place, NODE))

@@ -42,6 +42,12 @@ def run(place: str, node: str, name: str = "now", **spec: Any) -> dict[str, Any]
     return made(API_VERSION, "ReclamationRun", name, place, spec={"repository": "flows", "nodes": [node], **spec})
 
 
+def backup(place: str, name: str = "nightly", **spec: Any) -> dict[str, Any]:
+    """A ContentBackup of the repository `flows`."""
+    asked = {"repository": "flows", "bucket": "s3://flows/backups", **spec}
+    return made(API_VERSION, "ContentBackup", name, place, spec=asked)
+
+
 def executor(place: str, node: str) -> dict[str, Any]:
     """A pod of Spark's on a node."""
     labels = {"spark-role": "executor", "spark-app-name": "etl"}

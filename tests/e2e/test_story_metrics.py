@@ -16,9 +16,9 @@ from tests.cluster.debian import program
 from tests.cluster.prometheus import Answers, scraping
 from tests.cluster.release import SYSTEM, Flows, account
 from tests.cluster.scenario import panels
-from tests.cluster.workloads import made
+from tests.cluster.workloads import backup, made
 from tests.e2e.story import Story
-from ullage.contract import API_VERSION, audience_of
+from ullage.contract import audience_of
 from ullage.wire import tickets
 from ullage.wire.tickets import EventHoldRequest
 
@@ -120,8 +120,7 @@ def test_every_panel_of_the_dashboards_shows_data(watched: Watched) -> None:
     flows = watched.story.flows
     with flows.flight() as flight:
         flight.act(tickets.HOLD_EVENTS, EventHoldRequest(holder="late"))
-    nightly = {"repository": "flows", "bucket": "s3://flows/backups", "schedule": "0 1 * * *", "suspend": True}
-    flows.cluster.apply(made(API_VERSION, "ContentBackup", "nightly", flows.namespace, spec=nightly))
+    flows.cluster.apply(backup(flows.namespace, schedule="0 1 * * *", suspend=True))
     empty: list[str] = []
 
     def all_show_something() -> bool:

@@ -8,10 +8,10 @@ import pytest
 from tests.operator.support import HOUR, MINUTE, NOW, changed, decided, fleet, repository
 from ullage.contract import (
     BackupKeepRule,
-    BackupPhase,
     BackupSpec,
     BackupStatus,
     BackupTicketReport,
+    RunPhase,
     TicketState,
     time_of,
 )
@@ -87,7 +87,7 @@ def test_each_node_writes_below_a_prefix_of_its_own_and_the_end_is_told() -> Non
     }
     assert {ticket.keep for ticket in tickets.values() if ticket} == {BackupKeepRule(daily=7)}
     status = told(begun)
-    assert (status.phase, ready(status), status.nodes) == (BackupPhase.RUNNING, "Running", 2)
+    assert (status.phase, ready(status), status.nodes) == (RunPhase.RUNNING, "Running", 2)
     assert status.scheduled == time_of(NOW)
 
     one = after(seen, begun, node_0=done(status.run), node_1=done("another's"))
@@ -95,7 +95,7 @@ def test_each_node_writes_below_a_prefix_of_its_own_and_the_end_is_told() -> Non
     assert (told(half).nodes_done, ready(told(half)), told(half).message) == (1, "Running", "The run waits for node-1.")
     whole = decided(after(one, half, node_1=done(status.run, generation=9, bytes_done=30)))
     ended = told(whole)
-    assert (ended.phase, ready(ended), current(ended)) == (BackupPhase.COMPLETED, "Completed", "Current")
+    assert (ended.phase, ready(ended), current(ended)) == (RunPhase.COMPLETED, "Completed", "Current")
     assert (ended.generation, ended.files, ended.bytes, ended.nodes_failed) == (9, 10, 100, 0)
     assert (ended.last_success, ended.next_run) == (time_of(NOW), time_of(NOW + 24 * HOUR))
     assert [each.node for each in ended.results] == ["node-0", "node-1"]
@@ -124,8 +124,8 @@ def test_one_without_a_schedule_is_written_once() -> None:
     ended = after(seen, begun, node_0=done(run), node_1=done(run))
     late = changed(after(ended, decided(ended)), now_millis=NOW + 1_000 * HOUR)
 
-    assert told(begun).phase == BackupPhase.RUNNING
-    assert told(decided(ended)).phase == BackupPhase.COMPLETED
+    assert told(begun).phase == RunPhase.RUNNING
+    assert told(decided(ended)).phase == RunPhase.COMPLETED
     assert "b" not in decided(late).backups
 
 
@@ -136,7 +136,7 @@ def test_nodes_that_fail_or_do_not_answer_are_named() -> None:
     run = told(begun).run
     failed = done(run, state=TicketState.FAILED, message="BucketRefused: no such bucket")
     one = decided(after(seen, begun, node_0=failed, node_1=done(run)))
-    assert (told(one).phase, ready(told(one)), told(one).nodes_failed) == (BackupPhase.FAILED, "Failed", 1)
+    assert (told(one).phase, ready(told(one)), told(one).nodes_failed) == (RunPhase.FAILED, "Failed", 1)
     assert told(one).message == "node-0: BucketRefused: no such bucket"
     assert [each.node for each in told(one).results] == ["node-0", "node-1"]
 
@@ -153,15 +153,15 @@ def test_of_two_the_second_waits_for_the_first() -> None:
     seen = seeing(backup("a", schedule=DAILY, created=NOW - 90 * HOUR), backup("b", schedule=DAILY))
     begun = decided(seen)
     run = told(begun, "a").run
-    assert (told(begun, "a").phase, told(begun, "b").phase) == (BackupPhase.RUNNING, BackupPhase.PENDING)
+    assert (told(begun, "a").phase, told(begun, "b").phase) == (RunPhase.RUNNING, RunPhase.PENDING)
     assert ready(told(begun, "b")) == "Waiting"
     ended = after(seen, begun, node_0=done(run), node_1=done(run))
     second = decided(ended)
-    assert told(second, "a").phase == BackupPhase.COMPLETED
+    assert told(second, "a").phase == RunPhase.COMPLETED
     assert second.next_millis is not None
     assert second.next_millis - ended.now_millis <= 1_000
     third = decided(after(ended, second))
-    assert told(third, "b").phase == BackupPhase.RUNNING
+    assert told(third, "b").phase == RunPhase.RUNNING
     assert {spec.backup.id for spec in third.nodes.values() if spec.backup} == {told(third, "b").run}
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_begin_says_why(wrong: dict[str, Any], reason: str) -> None:
     decision = decided(seeing(backup(**wrong)))
     status = told(decision)
 
-    assert (status.phase, ready(status), status.next_run) == (BackupPhase.PENDING, reason, None)
+    assert (status.phase, ready(status), status.next_run) == (RunPhase.PENDING, reason, None)
     assert {each.reason for each in status.conditions if each.type == "Stalled"} == {reason}
     assert not any(spec.backup for spec in decision.nodes.values())
 
@@ -204,15 +204,15 @@ def test_a_paused_repository_begins_nothing_and_takes_nothing_back() -> None:
     assert ready(told(held)) == "HandsOff"
     assert held.nodes == {}
     counted = after(begun, held, node_0=done(run), node_1=done(run))
-    assert told(decided(counted)).phase == BackupPhase.COMPLETED
+    assert told(decided(counted)).phase == RunPhase.COMPLETED
     idle = changed(seen, repository=repository(BUCKETS, is_paused=True))
-    assert told(decided(idle)).phase == BackupPhase.PENDING
+    assert told(decided(idle)).phase == RunPhase.PENDING
 
 
 def test_a_backup_is_old_when_two_times_have_passed_without_one() -> None:
     """Not at the first: a run that is under way has until the next time. By time alone, without anything heard."""
     success = BackupStatus(
-        phase=BackupPhase.COMPLETED, run="uid-b-at-1", scheduled=time_of(NOW), last_success=time_of(NOW)
+        phase=RunPhase.COMPLETED, run="uid-b-at-1", scheduled=time_of(NOW), last_success=time_of(NOW)
     )
     for hours, reason in ((23, "Current"), (47, "Current"), (49, "Old")):
         seen = seeing(backup(schedule=DAILY, suspend=True, status=success), now=NOW + hours * HOUR)
@@ -227,11 +227,11 @@ def test_a_run_that_is_an_hour_late_is_left_out() -> None:
     """The operator was away: the next time brings the next."""
     status = told(decided(seeing(backup(schedule=DAILY), now=NOW + 2 * HOUR)))
 
-    assert (status.phase, status.next_run) == (BackupPhase.PENDING, time_of(NOW + 24 * HOUR))
+    assert (status.phase, status.next_run) == (RunPhase.PENDING, time_of(NOW + 24 * HOUR))
 
 
 def test_a_repository_without_nodes_has_failed() -> None:
     """There is nothing that could be backed up, and nobody waits for it."""
     status = told(decided(seeing(backup(), count=0)))
 
-    assert (status.phase, ready(status)) == (BackupPhase.FAILED, "NoNodes")
+    assert (status.phase, ready(status)) == (RunPhase.FAILED, "NoNodes")

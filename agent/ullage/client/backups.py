@@ -8,7 +8,7 @@ from ullage.client.link import NodeLink
 from ullage.client.retries import NEVER
 from ullage.errors import InvalidArgument, UllageError
 from ullage.interface.buckets import Bucket
-from ullage.interface.checks import checked_path
+from ullage.interface.checks import checked_place
 from ullage.interface.repository import Bytes
 from ullage.wire import operations
 from ullage.wire.problems import error_of_slug
@@ -27,7 +27,7 @@ def named_place(said: str | os.PathLike[str] | Bucket) -> str:
                 "how a service reaches a bucket spec.service.backupBuckets says: name it by its URL alone"
             )
         said = said.url
-    return checked_path(os.fspath(said) if isinstance(said, os.PathLike) else said, "a backup's directory")
+    return checked_place(said)
 
 
 def ended(link: NodeLink, run: BackupProgress, on_progress: Bytes | None) -> BackupProgress:

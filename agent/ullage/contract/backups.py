@@ -7,14 +7,13 @@ Each node backs its own content up, below a prefix of its own: BUCKET/NAMESPACE/
 and a run has the name of the moment for which it was due, so nothing is begun twice.
 """
 
-import enum
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
-from ullage.contract.tickets import TicketState
+from ullage.contract.tickets import RunPhase, TicketState
 
 GENERATIONS_KEPT_MAX: Final = 10_000
 BACKUP_RESULTS_MAX: Final = 16
@@ -101,15 +100,6 @@ class BackupTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """Why it failed, for what it waits, or what the backup lacks."""
 
 
-class BackupPhase(enum.StrEnum):
-    """How far a ContentBackup is."""
-
-    PENDING = "Pending"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    FAILED = "Failed"
-
-
 class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
     """What is backed up, whereto and when."""
 
@@ -153,7 +143,7 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     observed_generation: Count = 0
     """The generation of the ContentBackup that the operator last read."""
 
-    phase: BackupPhase = BackupPhase.PENDING
+    phase: RunPhase = RunPhase.PENDING
     """How far the last run is."""
 
     run: str = ""

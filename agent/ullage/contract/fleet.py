@@ -19,7 +19,7 @@ from msgspec import Meta
 from ullage.contract.backups import BackupTicket, BackupTicketReport
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
-from ullage.contract.tickets import RUNNABLE, Ticket, TicketReport
+from ullage.contract.tickets import RUNNABLE, RunPhase, Ticket, TicketReport
 from ullage.contract.window_settings import MaintenanceOperation
 
 REPOSITORY_LABEL: Final = "ullage.dev/repository"
@@ -47,15 +47,6 @@ CERTIFICATE_NAMES_MAX: Final = 16
 """Names in a certificate: those of an agent are eight."""
 
 Name = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
-
-
-class RunPhase(enum.StrEnum):
-    """How far a ReclamationRun is."""
-
-    PENDING = "Pending"
-    RUNNING = "Running"
-    COMPLETED = "Completed"
-    FAILED = "Failed"
 
 
 class Deferral(ClusterRecord, frozen=True, kw_only=True):

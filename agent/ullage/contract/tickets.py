@@ -28,6 +28,15 @@ class TicketState(enum.StrEnum):
     FAILED = "Failed"
 
 
+class RunPhase(enum.StrEnum):
+    """How far a ReclamationRun or a ContentBackup is."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+
+
 ENDED: Final = frozenset({TicketState.COMPLETED, TicketState.REFUSED, TicketState.FAILED})
 """States in which a ticket stays."""
 

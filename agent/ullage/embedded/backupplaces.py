@@ -6,14 +6,14 @@ from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupplace import BackupPlace
 from ullage.engine.files import OsFiles
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
-from ullage.interface.checks import checked_path
+from ullage.interface.checks import checked_place
 
 
 def place_of_backup(said: str | os.PathLike[str] | Bucket) -> str | BackupPlace:
     """What the engine takes: the path as it was said, or the bucket's place. InvalidArgument, UnknownPlugin."""
     if not isinstance(said, Bucket):
-        said = os.fspath(said) if isinstance(said, os.PathLike) else said
-        if not checked_path(said, "a backup's directory").startswith(SCHEME):
+        said = checked_place(said)
+        if not said.startswith(SCHEME):
             return said
     from ullage.remote.bucket import BucketPlace
 
@@ -28,6 +28,4 @@ def place_to_read(said: str | os.PathLike[str] | Bucket, within: str = "") -> Ba
 
 def name_of_place(said: str | os.PathLike[str] | Bucket) -> str:
     """What people call it; nothing of how a bucket is reached."""
-    if isinstance(said, Bucket):
-        return said.url
-    return checked_path(os.fspath(said) if isinstance(said, os.PathLike) else said, "a backup's directory")
+    return said.url if isinstance(said, Bucket) else checked_place(said)

@@ -5,6 +5,7 @@ than its signature says is a TypeError, which a type checker would have told; ev
 """
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -144,6 +145,11 @@ def checked_path(path: str, what: str) -> str:
     return str.__str__(path)
 
 
+def checked_place(said: str | os.PathLike[str]) -> str:
+    """Where a backup lies, as people say it: the path of a directory, or the URL of a bucket."""
+    return checked_path(os.fspath(said) if isinstance(said, os.PathLike) else said, "a backup's directory")
+
+
 def checked_texts(texts: Iterable[str], what: str) -> list[str]:
     """Each of them."""
     return [checked_text(text, what) for text in _listed(texts, f"a list of texts belongs here, each {what}")]
@@ -266,7 +272,7 @@ def verification_request(
     if not 0 <= sample <= 1:
         raise InvalidArgument(f"a sample is a share from 0 to 1, not {sample:g}")
     return VerificationRequest(
-        source=checked_path(source, "a backup's directory"),
+        source=checked_place(source),
         generation=None if generation is None else checked_number(generation, "a generation"),
         sample=float(sample),
         seed=None if seed is None else checked_number(seed, "a seed"),

@@ -211,12 +211,12 @@ class NiFiMoment:
         raise self._too_busy()
 
     def _descriptor(self, name: str) -> int:
+        path = os.path.join(self._directory, name)
         try:
-            return open_regular(os.path.join(self._directory, name))
+            with _needed(path):
+                return open_regular(path)
         except FileNotFoundError:
             return -1
-        except OSError as error:
-            raise NotSurveyable(f"{os.path.join(self._directory, name)} can't be read: {error.strerror}") from error
 
     def _is_current(self, found: CheckpointFile | None) -> bool:
         """Whether the checkpoint that is open is still the one that NiFi would start with."""
@@ -251,12 +251,8 @@ class NiFiMoment:
 
     def _journal(self, name: str) -> Journal:
         directory = os.path.join(self._directory, JOURNALS)
-        try:
+        with _needed(os.path.join(directory, name)):
             return Journal(directory, name, attributes=self._attributes)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise NotSurveyable(f"{os.path.join(directory, name)} can't be read: {error.strerror}") from error
 
     def _read_checkpoint(self, found: CheckpointFile) -> None:
         try:
@@ -311,3 +307,14 @@ class NiFiMoment:
 def first_of(journal: str) -> int:
     """The first transaction of a journal, as its name says."""
     return int(journal.partition(".")[0])
+
+
+@contextmanager
+def _needed(path: str) -> Iterator[None]:
+    """Opens what no survey can do without: NotSurveyable names it, unless it is not there at all."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NotSurveyable(f"{path} can't be read: {error.strerror}") from error

@@ -15,10 +15,10 @@ from ullage.contract import (
     BACKUP_RESULTS_MAX,
     ENDED,
     BackupNode,
-    BackupPhase,
     BackupStatus,
     BackupTicket,
     BackupTicketReport,
+    RunPhase,
     TicketState,
     Timetable,
     conditions_of,
@@ -27,7 +27,7 @@ from ullage.contract import (
 )
 from ullage_operator.observation import BackupObject, NodeObject, Observation
 
-FINAL: Final = (BackupPhase.COMPLETED, BackupPhase.FAILED)
+FINAL: Final = (RunPhase.COMPLETED, RunPhase.FAILED)
 
 ENDINGS: Final = ("Completed", "Failed", "DeadlineExceeded", "NoNodes")
 """Reasons with which a run ends."""
@@ -55,12 +55,12 @@ def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool =
     kept = {node: found.spec.backup for node, found in seen.objects.items() if found.spec.backup is not None}
     statuses: dict[str, BackupStatus] = {}
     ordered = sorted(seen.backups, key=lambda each: (each.created, each.name))
-    running = next((each for each in ordered if each.status.phase == BackupPhase.RUNNING), None)
+    running = next((each for each in ordered if each.status.phase == RunPhase.RUNNING), None)
     wakes: list[int | None] = []
     for each in ordered:
         is_turn = running is None or running is each
         status = _held(seen, each) if is_held else _status(seen, each, hosts, is_turn=is_turn)
-        if status.phase == BackupPhase.RUNNING and running is None:
+        if status.phase == RunPhase.RUNNING and running is None:
             running = each
         if status != each.status:
             statuses[each.name] = status
@@ -69,11 +69,11 @@ def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool =
     tickets = {node: ticket for node, ticket in kept.items() if is_held or ticket.id.partition("-at-")[0] in known}
     if running is not None and not is_held:
         status = statuses.get(running.name, running.status)
-        if status.phase == BackupPhase.RUNNING:
+        if status.phase == RunPhase.RUNNING:
             tickets |= {node: _ticket(seen, running, status, node) for node in hosts}
         else:
             wakes.append(seen.now_millis + AGAIN_MILLIS)  # another may have waited for this one
-        if status.phase != BackupPhase.RUNNING:  # its time is over: whoever has not begun does not begin any more
+        if status.phase != RunPhase.RUNNING:  # its time is over: whoever has not begun does not begin any more
             tickets = {node: ticket for node, ticket in tickets.items() if _has_ended(seen.objects[node], ticket.id)}
     return BackupDecision(tickets, statuses, min((each for each in wakes if each is not None), default=None))
 
@@ -82,8 +82,8 @@ def orphaned(backup: BackupObject, now_millis: int) -> BackupStatus:
     """Of a backup whose repository is not there: one that comes later is backed up then."""
     message = f"There is no ContentRepository {backup.spec.repository} in this namespace."
     status = backup.status
-    if status.phase == BackupPhase.RUNNING:
-        status = msgspec.structs.replace(status, phase=BackupPhase.FAILED, ended=time_of(now_millis))
+    if status.phase == RunPhase.RUNNING:
+        status = msgspec.structs.replace(status, phase=RunPhase.FAILED, ended=time_of(now_millis))
     status = msgspec.structs.replace(status, message=message, next_run=None)
     return _told(backup, status, "NoRepository", now_millis)
 
@@ -111,7 +111,7 @@ def _timetable(backup: BackupObject) -> Timetable:
 def _wakes(backup: BackupObject, status: BackupStatus, now_millis: int) -> int | None:
     """When time alone changes something."""
     times = [None if status.next_run is None else millis_of(status.next_run)]
-    if status.phase == BackupPhase.RUNNING and status.started is not None:
+    if status.phase == RunPhase.RUNNING and status.started is not None:
         times.append(_deadline(backup, status))
     if backup.spec.schedule and not (timetable := _timetable(backup)).problem:
         times.append(timetable.next(now_millis))  # it may be too old from then on
@@ -133,7 +133,7 @@ def _held(seen: Observation, backup: BackupObject) -> BackupStatus:
 
 def _status(seen: Observation, backup: BackupObject, hosts: Collection[str], *, is_turn: bool) -> BackupStatus:
     status = backup.status
-    if status.phase == BackupPhase.RUNNING:
+    if status.phase == RunPhase.RUNNING:
         return _going(seen, backup, hosts)
     if status.phase in FINAL and not backup.spec.schedule:
         return _ended(backup, status, seen.now_millis)
@@ -160,7 +160,7 @@ def _ended(backup: BackupObject, status: BackupStatus, now_millis: int) -> Backu
     """As its last run ended, whatever was told since."""
     told = next((each.reason for each in backup.status.conditions if each.type == "Ready"), "")
     if told not in ENDINGS:
-        told = "Completed" if status.phase == BackupPhase.COMPLETED else "Failed"
+        told = "Completed" if status.phase == RunPhase.COMPLETED else "Failed"
         status = msgspec.structs.replace(status, message="")
     return _told(backup, status, told, now_millis)
 
@@ -189,7 +189,7 @@ def _obstacle(seen: Observation, backup: BackupObject) -> tuple[str, str] | None
 
 def _begun(seen: Observation, backup: BackupObject, hosts: Collection[str], due: int) -> BackupStatus:
     status = BackupStatus(
-        phase=BackupPhase.RUNNING,
+        phase=RunPhase.RUNNING,
         run=f"{backup.uid}-at-{due // 1000}",
         scheduled=time_of(due),
         started=time_of(seen.now_millis),
@@ -200,7 +200,7 @@ def _begun(seen: Observation, backup: BackupObject, hosts: Collection[str], due:
     if not hosts:
         ended = time_of(seen.now_millis)
         status = msgspec.structs.replace(
-            status, phase=BackupPhase.FAILED, ended=ended, message="The repository has no node."
+            status, phase=RunPhase.FAILED, ended=ended, message="The repository has no node."
         )
         return _told(backup, _with_next(backup, status, seen.now_millis), "NoNodes", seen.now_millis)
     words = f"The run waits for {_some(sorted(hosts))}."
@@ -216,14 +216,14 @@ def _going(seen: Observation, backup: BackupObject, hosts: Collection[str]) -> B
     is_late = bool(waiting) and seen.now_millis >= _deadline(backup, status)
     is_over = not waiting or is_late
     reason = "DeadlineExceeded" if is_late else "Running" if waiting else "Failed" if failed else "Completed"
-    phase = BackupPhase.RUNNING
+    phase = RunPhase.RUNNING
     if is_over:
-        phase = BackupPhase.COMPLETED if reason == "Completed" else BackupPhase.FAILED
+        phase = RunPhase.COMPLETED if reason == "Completed" else RunPhase.FAILED
     status = msgspec.structs.replace(
         status,
         phase=phase,
         ended=time_of(seen.now_millis) if is_over else None,
-        last_success=status.scheduled if phase == BackupPhase.COMPLETED else status.last_success,
+        last_success=status.scheduled if phase == RunPhase.COMPLETED else status.last_success,
         nodes=len(hosts),
         nodes_done=len(done) + (len(waiting) if is_late else 0),
         nodes_failed=len(failed) + (len(waiting) if is_late else 0),

@@ -108,9 +108,11 @@ class Arrivals:
         wanted = self._bytes[asking] + size
         # Who has more than the others has no time of grace: two that began all their bodies anew each second, and sent
         # nothing of them, had all the room, and none of it could be had.
-        graces = {name: 0.0 if held > wanted else GRACE_SECONDS for name, held in self._bytes.most_common()}
-        holders = [name for name in graces if name == asking or self._bytes[name] >= wanted]
-        return any(self._give_up_slowest(name, GRACE_SECONDS if name == asking else graces[name]) for name in holders)
+        return any(
+            self._give_up_slowest(name, 0.0 if name != asking and held > wanted else GRACE_SECONDS)
+            for name, held in self._bytes.most_common()
+            if name == asking or held >= wanted
+        )
 
     def _give_up_slowest(self, owner: str, grace_seconds: float) -> bool:
         """Whether a principal had one that could go."""
