@@ -1,0 +1,33 @@
+"""What a workload does to handles that rest on the disk: see `tests.crash.steps`."""
+
+from tests.crash.steps import checkpoint, deed, patterned
+from tests.support import ManualClock
+from ullage.engine.engine import Engine
+
+
+@deed
+def rest(repository: Engine, clock: ManualClock, *sizes: int) -> None:
+    """Put handles whose content is in files that are sealed, so that they may leave memory."""
+    repository.handles.put_many([patterned(size) for size in sizes], {"kind": "rests"})
+    repository.content.retire_idle()
+    if seals := repository.content.take_seals():
+        repository.committer.commit(seals, creates=False)
+
+
+def revise(repository: Engine, clock: ManualClock) -> None:
+    """Delete a handle that rests, delete one and bring it back, let one end, and give one up."""
+    found = [record for record in repository.handles.page(b"", 100) if record.claim and not record.deleted_millis]
+    deleted, undeleted, ending, forgotten = sorted(found, key=lambda record: record.queued)[:4]
+    repository.handles.delete(deleted.id)
+    repository.handles.delete(undeleted.id)
+    repository.handles.undelete(undeleted.id)
+    repository.handles.set_ttl(ending.id, 60_000)
+    repository.handles.forget([forgotten.uuid], "not needed")
+
+
+def cool(repository: Engine, clock: ManualClock) -> None:
+    """A snapshot before which handles that rest leave memory; what runs there are become one, with the next one."""
+    repository.spaces.handles.rows_min = 1
+    checkpoint(repository, clock)
+    while repository.spaces.handles.merge_step():
+        continue
