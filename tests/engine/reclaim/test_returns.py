@@ -204,7 +204,7 @@ def test_a_pause_and_a_missing_ticket_open_nothing(workshop: Workshop) -> None:
     repository = workshop.reopen(**LOOSE)
     repository.reclamation.permit(lambda *_: Permission(is_granted=False, reason="this node has no ticket"))
     upkeep = MaintenanceRunner(repository)
-    waiting = only_of(forecast(repository), Action.REWRITE)
+    waiting = only_of(forecast(repository), Action.TRUNCATE)
     assert (waiting.use, waiting.reason) == (SpaceUse.WINDOW, "this node has no ticket")
     assert (waiting.earliest_millis, waiting.latest_millis) == (workshop.clock.now_millis(), 0)
     assert upkeep.failures == []
