@@ -14,10 +14,10 @@ from ullage.contract import Duration, MaintenanceOperation
 from ullage.enums import SpaceUse
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.forecast import show_forecast
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import SIZE, command, on_repository, option, override
 from ullage_agent.cli.output import bar, console, many, print_json, print_table, say, size, table, tell, tell_or_print
-from ullage_agent.cli.status import show_forecast
 
 if TYPE_CHECKING:
     from rich.table import Table

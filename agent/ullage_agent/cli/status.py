@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from ullage.enums import GivenBack
 from ullage_agent.cli.choice import ChosenRepository
+from ullage_agent.cli.forecast import show_forecast
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import command, on_repository
-from ullage_agent.cli.output import console, many, moment, print_json, print_rows, size, tell
+from ullage_agent.cli.output import console, many, print_json, tell
+from ullage_agent.cli.space import survey_document, survey_table
 
 if TYPE_CHECKING:
     from ullage.wire.service import ServiceStatus
-    from ullage.wire.space import SpaceComing, SpaceForecast
-
-WORDS: Final = {
-    GivenBack.NOW: "now",
-    GivenBack.NEXT_RUN: "at the next run",
-    GivenBack.WINDOW_OPENS: "when a window opens",
-    GivenBack.RETENTION_ENDS: "when its retention ends",
-    GivenBack.HOLDER_LETS_GO: "when it is let go",
-    GivenBack.NOT_BY_ITSELF: "not by itself",
-}
-"""What people read of when bytes come back."""
-
-COLUMNS: Final = ("dead bytes come back", ">bytes", "by", "earliest", "latest", "why", "what helps")
 
 
 @command()
@@ -38,8 +26,6 @@ def status(where: ChosenRepository, as_json: bool) -> None:
     at the latest, if nothing else changes. What does not come back by itself names the limit or threshold that keeps
     it, and what would help.
     """
-    from ullage_agent.cli.space import survey_document, survey_table
-
     with where.opened() as repository, interrupts.allowed():
         state, forecast = repository.state(), repository.reclamation.forecast()
     if as_json:
@@ -54,27 +40,6 @@ def status(where: ChosenRepository, as_json: bool) -> None:
     for each in state.windows:
         if not each.may_start:
             tell(f"{each.operation} may not begin now: {each.reason}")
-
-
-def show_forecast(forecast: SpaceForecast) -> None:
-    """For people: one line for all that comes back together."""
-    if not forecast.coming:
-        tell("no bytes are dead")
-        return
-    print_rows(COLUMNS, [_row(each) for each in forecast.coming])
-    tell(f"{size(forecast.dead_bytes)} dead or kept in all")
-
-
-def _row(each: SpaceComing) -> tuple[str, ...]:
-    return (
-        WORDS[each.when],
-        size(each.bytes),
-        "-" if each.operation is None else each.operation,
-        "-" if each.earliest_millis is None else moment(each.earliest_millis),
-        "-" if each.latest_millis is None else moment(each.latest_millis),
-        each.reason or str(each.use),
-        each.helps or "-",
-    )
 
 
 def _lines(state: ServiceStatus) -> list[str]:
