@@ -12,6 +12,11 @@ from ullage.contract.backups import (
     BackupTicket as BackupTicket,
     BackupTicketReport as BackupTicketReport,
     ContentBackup as ContentBackup,
+    VerificationNode as VerificationNode,
+    VerificationReport as VerificationReport,
+    VerificationStatus as VerificationStatus,
+    VerificationTicket as VerificationTicket,
+    VerifyRule as VerifyRule,
 )
 from ullage.contract.conditions import (
     TABLE as TABLE,

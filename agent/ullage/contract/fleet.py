@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from ullage.contract.backups import BackupTicket, BackupTicketReport
+from ullage.contract.backups import BackupTicket, BackupTicketReport, VerificationReport, VerificationTicket
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
 from ullage.contract.tickets import RUNNABLE, RunPhase, Ticket, TicketReport
@@ -97,6 +97,9 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
 
     backup: BackupTicket | None = None
     """The backup that the agent is to write, or has written last. Null: none."""
+
+    verification: VerificationTicket | None = None
+    """What the agent is to verify of its backup, or has verified last. Null: nothing."""
 
     finished: Annotated[tuple[FinishedRun, ...], Meta(max_length=FINISHED_MAX)] = ()
     """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
@@ -184,6 +187,9 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
 
     backup: BackupTicketReport | None = None
     """What became of the last backup."""
+
+    verification: VerificationReport | None = None
+    """What became of the last verification of the backup."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the node is: docs/conditions.md has all that they can say."""

@@ -49,7 +49,8 @@ class DirectoryPlace:
         return self._files.list_directory(self.name) if self._files.exists(self.name) else []
 
     def held(self) -> dict[str, int]:
-        return {path: self._files.size(self._at(path)).length for path in self._found() if is_put(path)}
+        # What is somebody's own may be a folder or a pipe; that it is there is all that matters.
+        return {path: self._files.size(self._at(path)).length if is_put(path) else 0 for path in self._found()}
 
     @contextmanager
     def writing(self) -> Iterator[None]:

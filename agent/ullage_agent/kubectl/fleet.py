@@ -11,7 +11,9 @@ Object = dict[str, Any]
 SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 """After so long without a heartbeat an agent is not believed to be there any more, as the operator has it."""
 
-HOPED: Final = dict.fromkeys(("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "BackupCurrent"), "True")
+HOPED: Final = dict.fromkeys(
+    ("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "BackupCurrent", "BackupVerified"), "True"
+)
 """Conditions that are well when they hold; of any other it is well when they do not."""
 
 CALM: Final = frozenset({"Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
