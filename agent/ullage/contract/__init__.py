@@ -158,6 +158,7 @@ from ullage.contract.storage_settings import (
     ContainerSettings as ContainerSettings,
     HostPath as HostPath,
     LocalPersistentVolume as LocalPersistentVolume,
+    Sections as Sections,
     StorageSettings as StorageSettings,
 )
 from ullage.contract.tickets import (
