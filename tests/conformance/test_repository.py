@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage import EventQuery, Keep, Repository, SpaceUse
+from ullage import EventQuery, GivenBack, Keep, Repository, SpaceUse
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.engine import Engine
 from ullage.errors import (
@@ -236,6 +236,25 @@ def test_every_allocated_byte_is_explained(repository: Repository) -> None:
     content = {share.use: share.bytes for share in explanation.shares if share.container}
     assert content[SpaceUse.LIVE] == 200_000
     assert content[SpaceUse.DUE] >= 300_000
+
+
+def test_every_dead_byte_says_when_it_comes_back(repository: Repository) -> None:
+    """By what operation; what is held, by whom; and what is kept for an undelete until its date."""
+    repository.handles.delete(repository.handles.put(bytes(200_000)))
+    repository.queues.put_many("gone", [bytes(300_000)])
+    repository.queues.drop("gone")
+
+    forecast = repository.reclamation.forecast()
+
+    assert sum(coming.bytes for coming in forecast.coming) == forecast.dead_bytes >= 500_000
+    due = next(coming for coming in forecast.coming if coming.use == SpaceUse.DUE)
+    assert (due.operation, due.bytes >= 300_000) == ("Delete", True)
+    assert due.when in (GivenBack.NOW, GivenBack.NEXT_RUN)
+    assert due.earliest_millis is not None
+    kept = next(coming for coming in forecast.coming if coming.use == SpaceUse.TOMBSTONE)
+    assert (kept.operation, kept.when) == (None, GivenBack.RETENTION_ENDS)
+    assert (kept.earliest_millis or 0) > forecast.millis
+    assert (kept.latest_millis, bool(kept.helps)) == (None, True)
 
 
 def test_the_archive_goes_when_somebody_says_so(archiving: Repository) -> None:

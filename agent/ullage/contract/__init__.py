@@ -48,6 +48,7 @@ from ullage.contract.fleet import (
     PlanningStatus as PlanningStatus,
     ReclamationRun as ReclamationRun,
     RepositoryStatus as RepositoryStatus,
+    Returning as Returning,
     RunNode as RunNode,
     RunSpec as RunSpec,
     RunStatus as RunStatus,

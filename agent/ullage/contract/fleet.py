@@ -105,6 +105,26 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
     """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
 
 
+class Returning(ClusterRecord, frozen=True, kw_only=True):
+    """When the node's dead bytes come back, what is kept for replays and for an undelete included."""
+
+    by_itself_bytes: Bytes = 0
+    """The bytes that the next runs give back."""
+
+    window_bytes: Bytes = 0
+    """The bytes that wait for a window, or for a ticket."""
+
+    retention_bytes: Bytes = 0
+    """The bytes that are kept until a retention ends."""
+
+    held_bytes: Bytes = 0
+    """The bytes that readers, writers, sessions or leases hold."""
+
+    unasked_bytes: Bytes = 0
+    """The bytes that only come back when somebody asks for it or changes a setting. `ullage status` names each limit
+    and threshold."""
+
+
 class Space(ClusterRecord, frozen=True, kw_only=True):
     """Bytes on the node's volumes, as the agent last saw them."""
 
@@ -128,6 +148,9 @@ class Space(ClusterRecord, frozen=True, kw_only=True):
 
     free_percentage: Annotated[float, Meta(ge=0, le=100)] = 100.0
     """The free percentage of the fullest container."""
+
+    returning: Returning = Returning()
+    """When the dead bytes come back, as of some minutes ago."""
 
 
 class NodeStatus(ClusterRecord, frozen=True, kw_only=True):

@@ -33,6 +33,7 @@ from ullage.contract import (
     Condition,
     MaintenanceOperation,
     NodeStatus,
+    Returning,
     Space,
     Ticket,
     TicketReport,
@@ -44,6 +45,7 @@ from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
 from ullage_agent.node.backups import NodeBackups, NodeVerifications
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
+from ullage_agent.node.returning import returning_of
 from ullage_agent.node.tickets import TicketHolder, void_reason
 from ullage_agent.service.host import Host
 
@@ -127,6 +129,8 @@ class NodeAgent:
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
+        self._returning = Returning()
+        self._next_forecast = 0.0
         self._faults = Faults((), 0, 0, 0)
         self._clock = ClockFault("", is_ahead=False)
         self._reclaimed = 0
@@ -315,6 +319,9 @@ class NodeAgent:
         self._volumes = _devices(path for name, path in self._host.repository.paths().items() if name not in away)
         self._faults = Faults(away, state.unavailable_contents, state.unavailable_swap_files, state.records_set_aside)
         self._clock = ClockFault(state.clock.reason, state.clock.machine_millis > state.clock.believed_millis)
+        if (now := self._host.clock.monotonic()) >= self._next_forecast:
+            self._next_forecast = now + HEARTBEAT_SECONDS  # it makes each plan, and looks into files
+            self._returning = returning_of(self._host.repository.reclamation.forecast())
         self._space = Space(
             capacity_bytes=sum(each.total_bytes for each in containers),
             free_bytes=sum(max(0, each.total_bytes - each.used_bytes) for each in containers),
@@ -323,6 +330,7 @@ class NodeAgent:
             archived_bytes=sum(each.archived_bytes for each in containers),
             orphan_bytes=sum(each.orphan_bytes for each in containers),
             free_percentage=round(min((100 - each.used_percentage for each in containers), default=100.0), 1),
+            returning=self._returning,
         )
         is_resting = self._host.clock.monotonic() < self._fruitless_until
         found = () if is_resting or self._host.spec.maintenance.paused else self._host.repository.reclamation.wanted()
