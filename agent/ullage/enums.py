@@ -101,6 +101,32 @@ class SpaceUse(StrEnum):
     """Identity files, the lock, and files that are not of this repository."""
 
 
+class GivenBack(StrEnum):
+    """When dead bytes come back.
+
+    >>> {coming.when for coming in repository.reclamation.forecast().coming} <= set(ullage.GivenBack)
+    True
+    """
+
+    NOW = "Now"
+    """A run that gives them back is due."""
+
+    NEXT_RUN = "NextRun"
+    """With the next run of the task that does it."""
+
+    WINDOW_OPENS = "WindowOpens"
+    """When spec.maintenance permits it again."""
+
+    RETENTION_ENDS = "RetentionEnds"
+    """When they need not be kept any longer: for replays, or for an undelete."""
+
+    HOLDER_LETS_GO = "HolderLetsGo"
+    """When a reader, a writer, a session or a lease does."""
+
+    NOT_BY_ITSELF = "NotByItself"
+    """Only when somebody asks for it, or a setting changes."""
+
+
 class HolderKind(StrEnum):
     """What somebody holds, so that it does not go.
 

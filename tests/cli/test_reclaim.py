@@ -41,12 +41,29 @@ def test_a_plan_is_what_reclaim_then_does(root: Path) -> None:
     after = ullage_json("survey", root=root)["totals"]
     check = ullage_json("check", "--deep", root=root)
 
+    forecast = plan.pop("forecast")
     assert plan == dry
+    assert forecast["dead_bytes"] == sum(each["bytes"] for each in forecast["coming"]) > 0
     assert {step["action"] for step in plan["steps"]} == {"rewrite"}
     assert report["freed_bytes"] == plan["frees_bytes"] == before["disk_bytes"] - after["disk_bytes"]
     assert report["copied_bytes"] == plan["copies_bytes"] == before["live_bytes"] == after["live_bytes"]
     assert after["disk_to_live"] < 1.05
     assert check["problems"] == []
+
+
+def test_status_says_when_dead_bytes_come_back(root: Path) -> None:
+    """By what, what keeps them until then, and what would help; the same for programs."""
+    fragment(root)
+
+    shown, document = ullage("status", root=root).stdout, ullage_json("status", root=root)
+
+    assert "102 FlowFiles in 2 queues" in shown
+    assert "not by itself" in shown
+    assert "below spec.compaction.minUsedPercentage" in shown
+    assert "`ullage reclaim`" in shown
+    assert document["state"]["flow_files"] == 102
+    assert {each["when"] for each in document["forecast"]["coming"]} >= {"NotByItself"}
+    assert "not by itself" in ullage("plan", root=root).stdout
 
 
 def test_people_see_what_it_costs(root: Path) -> None:

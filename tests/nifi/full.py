@@ -1,5 +1,5 @@
-"""`make nifi-full`: seeded repositories of NiFi's own classes against what they held, and what NiFi has of them once they
-were reclaimed; surveys beside a busy NiFi.
+"""`make nifi-full`: seeded repositories of NiFi's own classes against what they held, and what NiFi has of them once
+they were reclaimed; surveys beside a busy NiFi.
 
 ULLAGE_SEED is where the seeds begin, ULLAGE_NIFI_SAMPLES how many there are of each version; NIFI_SRC names a checkout
 of a NiFi release besides the one in Maven Central. Needs a JDK and Maven. `--busy` leaves the seeded ones out. A

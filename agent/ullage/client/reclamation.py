@@ -18,6 +18,7 @@ from ullage.wire.space import (
     RunProgress,
     RunRequest,
     SpaceExplanation,
+    SpaceForecast,
     Survey,
 )
 
@@ -33,6 +34,9 @@ class RemoteReclamation(Reclamation):
 
     def explain(self) -> SpaceExplanation:
         return self._link.ask(wire.EXPLAIN_SPACE)
+
+    def forecast(self) -> SpaceForecast:
+        return self._link.ask(wire.FORECAST_SPACE)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         after: int | None = 0

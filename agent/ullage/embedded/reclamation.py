@@ -37,6 +37,7 @@ from ullage.wire.space import (
     RunReport,
     RunRequest,
     SpaceExplanation,
+    SpaceForecast,
     Survey,
 )
 
@@ -98,6 +99,11 @@ class EmbeddedReclamation(Reclamation):
         shares = list(map(documents.space_share, self._engine.account.explain(self._engine.spec)))
         allocated = sum(share.bytes for share in shares)
         return SpaceExplanation(millis=self._engine.clock.now_millis(), allocated_bytes=allocated, shares=shares)
+
+    def forecast(self) -> SpaceForecast:
+        coming = list(map(documents.space_coming, self._engine.account.forecast(self._engine.spec)))
+        dead = sum(each.bytes for each in coming)
+        return SpaceForecast(millis=self._engine.clock.now_millis(), dead_bytes=dead, coming=coming)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         found, leased = self._figures(sorted(self._engine.ledger.indexes(0)))

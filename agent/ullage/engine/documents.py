@@ -17,8 +17,10 @@ from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.lineage import LineageGraph
 from ullage.engine.provenance.query import Page, Unreadable
 from ullage.engine.reclaim.accounting import Share
+from ullage.engine.reclaim.pacing import OPERATIONS
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
+from ullage.engine.reclaim.returns import ExpectedReturn
 from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures
 from ullage.engine.unavailable import Unavailable
 from ullage.wire.content import HandleHead
@@ -36,6 +38,7 @@ from ullage.wire.space import (
     ResourceClaimUsage,
     RunReport,
     SkippedSteps,
+    SpaceComing,
     SpaceShare,
 )
 from ullage.wire.unavailable import UnavailableContent
@@ -270,6 +273,17 @@ def reclamation_plan(made: ReclamationPlan) -> Plan:
 def space_share(share: Share) -> SpaceShare:
     """Bytes that are there for one reason."""
     return _document(SpaceShare, share, until_millis=share.until_millis or None)
+
+
+def space_coming(found: ExpectedReturn) -> SpaceComing:
+    """Bytes that come back together."""
+    return _document(
+        SpaceComing,
+        found,
+        operation=OPERATIONS.get(found.action),
+        earliest_millis=found.earliest_millis or None,
+        latest_millis=found.latest_millis or None,
+    )
 
 
 def run_report(report: ReclamationReport, kept: Iterable[Share] = ()) -> RunReport:

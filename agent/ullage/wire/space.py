@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage.contract import MaintenanceOperation
-from ullage.enums import SpaceUse
+from ullage.enums import GivenBack, SpaceUse
 
 
 class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +102,49 @@ class SpaceExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     shares: list[SpaceShare]
     """What they are there for; together they are all of these bytes."""
+
+
+class SpaceComing(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead bytes that come back together: how, when, and what keeps them until then."""
+
+    container: str
+
+    use: SpaceUse
+    """Why they are still there."""
+
+    when: GivenBack
+
+    operation: MaintenanceOperation | None
+    """What gives them back; None: that shows when they are not held any more."""
+
+    files: int
+    """How many files they are in."""
+
+    bytes: int
+
+    earliest_millis: int | None
+    """They are not back before; None: nobody can tell."""
+
+    latest_millis: int | None
+    """Then they are back, if nothing else changes; None: nobody can tell."""
+
+    reason: str
+    """The limit, the threshold or the window that keeps them; empty where `when` says it."""
+
+    helps: str
+    """What would bring them back sooner; empty: nothing."""
+
+
+class SpaceForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """When each dead byte of content comes back."""
+
+    millis: int
+
+    dead_bytes: int
+    """All that is dead, what is kept for replays and for an undelete included."""
+
+    coming: list[SpaceComing]
+    """The same bytes, soonest first."""
 
 
 class ResourceClaimUsage(msgspec.Struct, frozen=True, kw_only=True):
