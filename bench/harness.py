@@ -38,7 +38,7 @@ MODULES = (
 )
 """Where a checkout has the classes that the repositories need."""
 
-ONLY_OF_SOURCES = "Provenance.java"
+ONLY_OF_SOURCES = ("Events.java", "Provenance.java")
 """Maven Central has no provenance repository of any 2.x release."""
 
 API_OF_SOURCES = "2.8.0"
@@ -181,7 +181,7 @@ def _compile(home: Path, source: Path | None, place: Path) -> None:
         options = [f"-Dnifi-api.version={API_OF_SOURCES}", f"-Dlucene.version={lucene}"]
         paths += [source / module / "src" / "main" / "java" for module in MODULES]
     else:
-        files = [file for file in files if file.name != ONLY_OF_SOURCES]
+        files = [file for file in files if file.name not in ONLY_OF_SOURCES]
     compile_java(home, place, SOURCES / "pom.xml", options, paths, files)
 
 

@@ -30,6 +30,7 @@ ENGINE_PACKAGES = (
     *(
         "ullage.beneath",
         "ullage.clock",
+        "ullage.holes",
         "ullage.interface.reporter",
         "ullage.sessionroom",
         "ullage.streams",

@@ -123,6 +123,8 @@ FLEET_OPERATOR: Final = (
     ("Overdue", "short", "Waited longer than maxDefer.", "ullage_operator_overdue_nodes{%s}", "{{namespace}}/{{repository}}"),
     ("Certificates end in", "s", "The first of an agent's.", "ullage_operator_certificate_expiry_timestamp_seconds{%s} - time()", "{{namespace}}/{{repository}}"),
     ("Backups current", "bool", "0 for one that is too old.", "ullage_operator_backup_current{%s}", "{{namespace}}/{{backup}}"),
+    ("Backups damaged", "bool", "1 while damage stands.", "ullage_operator_backup_damaged{%s}", "{{namespace}}/{{backup}}"),
+    ("Backups verified", "bool", "0 if that failed or is too old.", "ullage_operator_backup_verified{%s}", "{{namespace}}/{{backup}}"),
     ("Conditions", "bool", "1 while one is True.", 'ullage_operator_condition{%s,status="True"}', "{{namespace}}/{{repository}} {{type}}"),
     ("Operators at work", "short", "1 is right; others stand by.", "sum(ullage_operator_working{%s})", "working"),
     ("Reconciliations", "ops", "By outcome.", f"sum by (outcome) (rate(ullage_operator_reconciles_total{{%s}}{RATE}))", "{{outcome}}"),

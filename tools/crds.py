@@ -283,7 +283,8 @@ def _backups() -> dict[str, Any]:
         [
             column("Repository", ".spec.repository"),
             column("Phase", ".status.phase"),
-            column("Current", CONDITION.format("BackupCurrent"), description="Whether it is not too old"),
+            column("Current", CONDITION.format("BackupCurrent"), description="Whether it is not too old, and whole"),
+            column("Verified", CONDITION.format("BackupVerified"), description="Whether it was read, and is whole"),
             column("Done", ".status.nodesDone", "integer"),
             column("Nodes", ".status.nodes", "integer"),
             column("Last", ".status.lastSuccess", "date", "When every node was last backed up"),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
     from ullage.embedded.upkeep import generations, initialize, repair, restore, salvage, verify_backup
-    from ullage.enums import EventType, HolderKind, Lifetime, SpaceUse
+    from ullage.enums import EventType, GivenBack, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.buckets import Bucket
     from ullage.interface.handles import Handles
@@ -57,6 +57,7 @@ __all__ = [
     "EventQuery",
     "EventType",
     "FlowFile",
+    "GivenBack",
     "Handles",
     "HolderKind",
     "Keep",
@@ -90,6 +91,7 @@ _HOMES = {
     "EventQuery": "ullage.wire.provenance",
     "EventType": "ullage.enums",
     "FlowFile": "ullage.wire.queues",
+    "GivenBack": "ullage.enums",
     "Handles": "ullage.interface.handles",
     "HolderKind": "ullage.enums",
     "Keep": "ullage.wire.upkeep",

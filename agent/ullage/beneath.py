@@ -94,6 +94,8 @@ def without_links(path: str, folder: str) -> Iterator[tuple[str, int | None, int
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(parent, names[-1]):
                 raise LeadsOut(errno.ELOOP, "a link lies there, and is not followed", path) from error
+            if error.filename == names[-1]:
+                error.filename = path  # the kernel was asked for the name alone, which says nobody where
             raise
         finally:
             os.close(parent)

@@ -101,6 +101,71 @@ class SpaceUse(StrEnum):
     """Identity files, the lock, and files that are not of this repository."""
 
 
+class GivenBack(StrEnum):
+    """When dead bytes come back.
+
+    >>> {coming.when for coming in repository.reclamation.forecast().coming} <= set(ullage.GivenBack)
+    True
+    """
+
+    NOW = "Now"
+    """A run that gives them back is due."""
+
+    NEXT_RUN = "NextRun"
+    """With the next run of the task that does it."""
+
+    WINDOW_OPENS = "WindowOpens"
+    """When spec.maintenance permits it again."""
+
+    RETENTION_ENDS = "RetentionEnds"
+    """When they need not be kept any longer: for replays, or for an undelete."""
+
+    HOLDER_LETS_GO = "HolderLetsGo"
+    """When a reader, a writer, a session or a lease does."""
+
+    NOT_BY_ITSELF = "NotByItself"
+    """Only when somebody asks for it, or a setting changes."""
+
+
+class GoalDecider(StrEnum):
+    """What decided which files compaction takes, where spec.compaction has a goal.
+
+    >>> str(repository.reclamation.goal().decided_by)
+    'Nobody'
+    """
+
+    NOBODY = "Nobody"
+    """Nothing has to be done."""
+
+    GOAL = "Goal"
+
+    THRESHOLDS = "Thresholds"
+    """They keep the goal from the files that it asks for."""
+
+
+class GoalHindrance(StrEnum):
+    """What keeps a goal of compaction from being held.
+
+    >>> repository.reclamation.goal().hindrance in (None, *GoalHindrance)
+    True
+    """
+
+    BACKLOG = "Backlog"
+    """What was dead before the goal was set, which is being given back."""
+
+    WINDOW = "Window"
+    """Windows permit too little time."""
+
+    HOLDER = "Holder"
+    """A lease, a writer, or a file that is to be read first."""
+
+    LIMIT = "Limit"
+    """A limit or a threshold of the spec."""
+
+    DISK = "Disk"
+    """More dies than the disk copies."""
+
+
 class HolderKind(StrEnum):
     """What somebody holds, so that it does not go.
 

@@ -145,6 +145,10 @@ class DirectoryNotEmpty(UllageError):
     """The directory that is to be written holds something else: nothing was written."""
 
 
+class DirectoryUnusable(UllageError):
+    """The directory of a backup can't be read or written as it should: what the file system says of which path."""
+
+
 class NotABackup(UllageError):
     """The directory holds no backup."""
 
@@ -187,14 +191,14 @@ class RepositoryDamaged(UllageError):
     """Something that was acknowledged cannot be read back: the start stops rather than lose it."""
 
 
-class NotRestored(UllageError):
-    """The write-ahead log was used before it was restored (seed 003, step 1), or after it was closed."""
-
-    retry_after_seconds = PRESSURE_SECONDS
-
-
 class RepositoryClosed(UllageError, ValueError):
     """This program has closed the repository; what it got from it before is of no more use."""
+
+
+class NotRestored(RepositoryClosed):
+    """The repository is not open yet (seed 003, step 1), or not any more, where its files are: nothing was changed."""
+
+    retry_after_seconds = PRESSURE_SECONDS
 
 
 class ForkedRepository(RepositoryClosed):

@@ -40,13 +40,22 @@ CERTIFICATE_EXPIRY = _gauge("certificate_expiry_timestamp_seconds", "When the fi
 BACKUP_CURRENT = _gauge(
     "backup_current", "1 for a ContentBackup that is not older than it should be, else 0.", "backup"
 )
+BACKUP_DAMAGED = _gauge(
+    "backup_damaged", "1 for a ContentBackup of which a verification found damage that stands, else 0.", "backup"
+)
+BACKUP_VERIFIED = _gauge(
+    "backup_verified",
+    "0 for a ContentBackup whose verification failed or is too long ago, else 1; 1 too where none is asked for.",
+    "backup",
+)
 
 
-def tell_backups(namespace: str, repository: str, current: Mapping[str, bool]) -> None:
-    """Each ContentBackup that there is; of others nothing stands there any more."""
-    BACKUP_CURRENT.remove_by_labels({"namespace": namespace, "repository": repository})
-    for name, is_current in current.items():
-        BACKUP_CURRENT.labels(namespace, repository, name).set(is_current)
+def tell_backups(namespace: str, repository: str, health: Mapping[str, tuple[bool, bool, bool]]) -> None:
+    """Each ContentBackup that there is: whether it is current, damaged, verified; of others nothing stands there."""
+    for place, gauge in enumerate((BACKUP_CURRENT, BACKUP_DAMAGED, BACKUP_VERIFIED)):
+        gauge.remove_by_labels({"namespace": namespace, "repository": repository})
+        for name, found in health.items():
+            gauge.labels(namespace, repository, name).set(found[place])
 
 
 def tell_conditions(namespace: str, repository: str, conditions: Iterable[Condition]) -> None:
@@ -59,6 +68,6 @@ def tell_conditions(namespace: str, repository: str, conditions: Iterable[Condit
 
 def forget(namespace: str, repository: str) -> None:
     """A repository is gone: so are its series."""
-    told = (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CONDITIONS, CERTIFICATE_EXPIRY, BACKUP_CURRENT)
-    for gauge in told:
+    told = (WINDOWS_OPEN, TICKETS, DEFERRALS, WANTING, OVERDUE, NODES, CONDITIONS, CERTIFICATE_EXPIRY)
+    for gauge in (*told, BACKUP_CURRENT, BACKUP_DAMAGED, BACKUP_VERIFIED):
         gauge.remove_by_labels({"namespace": namespace, "repository": repository})

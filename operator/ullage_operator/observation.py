@@ -82,6 +82,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     """That it was seen in, its resourceVersion."""
 
+    created: str = ""
     labels: Mapping[str, str] = msgspec.field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     is_going: bool = False
@@ -121,6 +122,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             is_going="deletionTimestamp" in metadata,
             release=(metadata.get("annotations") or {}).get(RELEASE, ""),
             version=metadata["resourceVersion"],
+            created=metadata.get("creationTimestamp", ""),
         )
 
 
@@ -183,6 +185,10 @@ class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     spec: BackupSpec
     status: BackupStatus
+
+    def place_of(self, repository: tuple[str, str], node: str) -> str:
+        """Where a node's backup lies."""
+        return "/".join((self.spec.bucket.rstrip("/"), *repository, node))
 
     @classmethod
     def of(cls, found: Document) -> "BackupObject":

@@ -74,7 +74,8 @@ def test_a_backup_is_written_by_every_node_and_told(fleet: Fleet, operator: Oper
     assert [each["node"] for each in told["results"]] == ["worker-2", "worker-0", "worker-1"]
     operator.until("people are told", lambda: "ReadyFalse" in events(fleet, place))
     shown = fleet.kubectl("get", "contentbackups", *here)
-    assert shown.split()[:8] == ["NAME", "REPOSITORY", "PHASE", "CURRENT", "DONE", "NODES", "LAST", "NEXT"]
+    columns = ["NAME", "REPOSITORY", "PHASE", "CURRENT", "VERIFIED", "DONE", "NODES", "LAST", "NEXT"]
+    assert shown.split()[:9] == columns
     assert "Failed" in shown
     template = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]["spec"]
     [mount] = [m for m in template["containers"][0]["volumeMounts"] if m["mountPath"] == "/etc/ullage/buckets/s3"]
@@ -177,8 +178,53 @@ def test_every_cell_of_the_table_is_reached(fleet: Fleet, operator: Operator, pl
     fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused=true", "--namespace", place)
     looks.until("old", "Ready HandsOff", "Stalled HandsOff")
 
+    fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused-", "--namespace", place)
+    _verify(fleet, operator, looks, place)
+
     table = {("ContentBackup", row.type, cell.reason) for row in TABLE["ContentBackup"] for cell in row.cells}
     assert table - looks.cells == set()
+
+
+def _verify(fleet: Fleet, operator: Operator, looks: Looks, place: str) -> None:
+    """Each thing that a verification can come to, of one that follows the backup."""
+    uid = ""
+
+    def asked() -> dict[str, Mapping[str, Any]]:
+        found = {node: each["spec"].get("verification") for node, each in objects(fleet, place).items()}
+        return {node: ticket for node, ticket in found.items() if ticket and uid in ticket["id"]}
+
+    def end(number: int, **more: Any) -> None:
+        fleet.apply(backup(place, f"v{number}", verify={"samplePercentage": 100}))
+        nonlocal uid
+        uid = fleet.get("contentbackup", f"v{number}", "--namespace", place)["metadata"]["uid"]
+        operator.until("it is written", lambda: any(uid in each["id"] for each in tickets(fleet, place).values()))
+        _end(fleet, place)
+        operator.until("it is read", lambda: set(asked()) == set(NODES))
+        counts = {"generations": 1, "needed": 4, "filesDone": 4, "files": 4, "bytesDone": 9, "bytes": 9}
+        said = {"state": "Completed", "ended": now_text(), "damaged": 0, "message": "", **counts}
+        for node, ticket in asked().items():
+            told = {**said, "id": ticket["id"], **(more if node == NODES[1] else {})}
+            say_ready(fleet, place, node, verification=told)
+
+    looks.until("first", "BackupVerified NotAsked")
+    end(1)
+    looks.until("v1", "BackupVerified Whole", "BackupCurrent Current")
+    assert {ticket["samplePercentage"] for ticket in asked().values()} == {100}
+    end(2, damaged=1, message="content/c1/1: it is missing")
+    looks.until("v2", "BackupVerified Damaged", "BackupCurrent Damaged", words="worker-1: content/c1/1: it is missing")
+    assert status(fleet, place, "v2")["verification"]["results"][0]["node"] == "worker-1"
+    operator.until("people are told", lambda: "BackupVerifiedFalse" in events(fleet, place))
+    assert [operator.gauge("backup_damaged", backup=name) for name in ("v1", "v2")] == [0.0, 1.0]
+    end(3, state="Failed", message="BucketUnavailable: nobody answers")
+    looks.until("v3", "BackupVerified Failed", "BackupCurrent Current", words="nobody answers")
+    assert [operator.gauge("backup_verified", backup=name) for name in ("v2", "v3")] == [1.0, 0.0]
+    fleet.apply(backup(place, "never", suspend=True, verify={"schedule": "0 2 * * *"}))
+    looks.until("never", "BackupVerified Never")
+    fleet.apply(backup(place, "bad", suspend=True, verify={"schedule": "61 * * * *"}))
+    looks.until("bad", "BackupVerified InvalidSchedule")
+    fleet.apply(backup(place, "late-one", suspend=True, verify={"schedule": "* * * * *"}))
+    say(fleet, place, "contentbackup", "late-one", {"verification": {"lastCompleted": "2026-01-01T02:00:00Z"}})
+    looks.until("late-one", "BackupVerified Old")
 
 
 def _end(fleet: Fleet, place: str, **more: Any) -> None:

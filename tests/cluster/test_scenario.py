@@ -153,6 +153,8 @@ def reclaimed(scenario: Scenario, freed: int, commit_seconds: float, reconciled:
         ("fleet", "Wanting"): {here: 0},
         ("fleet", "Overdue"): {here: 0},
         ("fleet", "Backups current"): {(scenario.place, "nightly"): 1},
+        ("fleet", "Backups damaged"): {(scenario.place, "nightly"): 0},
+        ("fleet", "Backups verified"): {(scenario.place, "nightly"): 1},
         ("fleet", "Certificates end in"): {here: scenario.certificate_ends() - at},
         ("fleet", "Conditions"): {(*here, name): float(holds) for name, holds in scenario.conditions().items()},
         ("fleet", "Operators at work"): {(): 1},

@@ -203,8 +203,13 @@ def test_a_closed_repository_says_so(tmp_path: Path, short_path: Path, way: str)
     with opened(way, tmp_path / "r", short_path) as repository:
         session = repository.session()
         session.create()
+        other = repository.session()
+        other.ingest("in", [b"content"])
         handle = repository.handles.put(b"content")
         repository.handles.get_many([handle] * 20)
+        repository.queues.put("in", b"content")
+        held = repository.handles, repository.queues, repository.provenance, repository.reclamation, repository.leases
+        handles, queues, provenance, reclamation, leases = held
         repository.close()
         repository.close()
         for ask in (
@@ -216,10 +221,24 @@ def test_a_closed_repository_says_so(tmp_path: Path, short_path: Path, way: str)
             lambda: list(repository.queues.all()),
             lambda: repository.session().get("in"),
             lambda: repository.content(handle),
+            lambda: handles.get(handle),
+            lambda: handles.put(b"content" * 10_000),
+            lambda: handles.put_many([b"content"] * 20),
+            lambda: handles.page(limit=1),
+            lambda: handles.delete(handle),
+            lambda: list(queues.all()),
+            lambda: queues.put("in", b"content" * 10_000),
+            lambda: provenance.search(None),
+            lambda: reclamation.reclaim(policy="CompactAll"),
+            lambda: reclamation.clean(adopts_orphans=True),
+            lambda: leases.acquire(1_000),
+            lambda: session.ingest("in", [b"content" * 10_000]),
+            other.commit,
         ):
             with pytest.raises(RepositoryClosed, match="the repository is closed"):
                 ask()
         session.close()
+        other.close()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8480", "ftp://node", "http://", "http://node:port", "http://node:0"])

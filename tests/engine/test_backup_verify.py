@@ -98,6 +98,16 @@ def test_a_sample_reads_a_share_and_looks_for_all(workshop: Workshop, place: Pla
         ullage.verify_backup(place.folder, sample=1.1)
 
 
+def test_each_file_is_drawn_whatever_becomes_of_the_others(workshop: Workshop, place: Place) -> None:
+    """A half of them is now more, now fewer: with a CRC two halves took turns, whatever the seed."""
+    made(workshop)
+    grown(workshop, place, 3, Keep(last=3))
+
+    counts = {verified(place, sample=0.5, seed=seed).read_files for seed in range(60)}
+
+    assert max(counts) - min(counts) >= 5
+
+
 def test_what_the_next_backup_copies_again_is_whole(workshop: Workshop, place: Place) -> None:
     """Moved away, as the command says: the newest generation has it, an older one lacks it still."""
     repository = made(workshop)

@@ -8,12 +8,16 @@ Quotas with an empty archive are tested in tests/engine/content/test_pressure.py
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+import ullage
 from tests.faults.volumes import MIB, Volume
+from tests.service.running import until
 from tests.support import ManualClock, abandon, drain, put_all, spec_at
 from ullage.contract import ContentRepositorySpec
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage.engine.model import HANDLE_QUEUE
 from ullage.errors import BackPressure, DiskFull
@@ -129,3 +133,24 @@ def test_a_repository_on_a_full_volume_survives_a_power_cut(cuttable: Volume) ->
 
     with opened(cuttable) as repository:
         assert sizes_of(repository).keys() == set(ids)
+
+
+def test_a_backup_that_finds_no_room_says_where(tmp_path: Path, volume: Volume) -> None:
+    """Whoever waits for it and whoever looks at its run; once there is room, the next one goes on."""
+    backups = str(volume.path / "backup")
+    with ullage.open(tmp_path / "r", create=True, maintain=False) as repository:
+        assert isinstance(repository, EmbeddedRepository)
+        content = content_of(1, MIB)
+        handle = repository.handles.put(content)
+        volume.fill()
+        with pytest.raises(DiskFull, match=f"no room for the backup in {backups}: {backups}.*can't grow"):
+            repository.backup(backups)
+        begun = repository.begin_backup(backups)
+        until(lambda: repository.backup_run(begun.id).ended_millis is not None, "it has ended")
+        ended = repository.backup_run(begun.id)
+        assert (ended.slug, backups in (ended.problem or "")) == ("disk-full", True)
+        volume.unfill()
+        repository.backup(backups)
+    ullage.restore(backups, tmp_path / "copy")
+    with ullage.open(tmp_path / "copy") as restored:
+        assert restored.handles.get(handle) == content

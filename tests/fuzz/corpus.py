@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.rot.oracle import HEADER_BYTES, Frame, frames_from, salt_of, start_of
 from tests.rot.specimen import Specimen, abandon, reopen, specimen
 from ullage.testing.crashing import CrashFiles, Image
+from ullage.wire.upkeep import Keep
 
 SEED = int(os.environ.get("ULLAGE_FUZZ_SEED") or "20261121")
 EXAMPLES = int(os.environ.get("ULLAGE_FUZZ_EXAMPLES", "150"))
@@ -31,10 +32,11 @@ def closed() -> Specimen:
 
 @functools.cache
 def backed_up() -> Image:
-    """The closed repository with a backup of it, in /b."""
+    """The closed repository with a backup of it in two generations, in /b."""
     repository = reopen(closed().image, closed().spec)
     try:
-        repository.backup("/b")
+        for _ in range(2):
+            repository.backup("/b", keep=Keep(last=2))
         assert isinstance(repository._files, CrashFiles)
         return repository._files.image()
     finally:

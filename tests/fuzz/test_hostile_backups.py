@@ -1,5 +1,7 @@
 """Backups that somebody forged: a restoration ends in a repository or an UllageError, and writes nowhere else."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -11,6 +13,9 @@ from tests.fuzz.corpus import EXAMPLES, SEED, Edit, backed_up, closed, edited, e
 from tests.fuzz.test_parsers import fuzz
 from tests.proof.figures import note
 from ullage.contract import HostPath
+from ullage.engine.backupdirectory import DirectoryPlace
+from ullage.engine.backupgenerations import generations_at
+from ullage.engine.backupverify import verify
 from ullage.engine.engine import Engine
 from ullage.errors import UllageError
 from ullage.testing.crashing import CrashFiles
@@ -18,7 +23,7 @@ from ullage.testing.crashing import CrashFiles
 MANIFEST = "/b/backup.json"
 HOSTILE: tuple[object, ...] = (
     *("", ".", "..", "../../escaped", "/escaped", "a/../../../escaped", "a//b", "x" * 300, "\0", "ullage.json", "1-1"),
-    *(-1, 0, 1 << 62, None, True, [], {}),
+    *(-1, 0, 1 << 40, 1 << 62, 1 << 63, None, True, 1.5, [], {}),
 )
 COPY = msgspec.structs.replace(
     closed().spec, storage=msgspec.structs.replace(closed().spec.storage, host_path=HostPath(path="/copy"))
@@ -76,6 +81,29 @@ def test_forged_manifests_are_refused_or_restored() -> None:
 
     run()
     note(examples=EXAMPLES)
+
+
+def test_each_value_of_a_manifest_may_be_anything() -> None:
+    """Whoever looks at such a backup, or restores it, is answered in words, and takes no memory for what it claims."""
+    whole = places(msgspec.json.decode(body_of()))
+    for place in whole:
+        for value in HOSTILE:
+            forged = msgspec.json.decode(body_of())
+            inner = forged
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = value
+            body = msgspec.json.encode(forged)
+            looked_at = DirectoryPlace(holding(body), "/b")
+            looks: tuple[Callable[[DirectoryPlace], object], ...] = (
+                generations_at,
+                lambda at: verify(at, None, 1.0, 1),
+            )
+            for look in looks:
+                with suppress(UllageError):  # refused, or as it is: nothing else may come of it
+                    look(looked_at)
+            restore(body)
+    note(values=len(whole), hostile=len(HOSTILE))
 
 
 def test_a_backup_writes_nowhere_but_into_its_repository() -> None:

@@ -114,3 +114,19 @@ def test_a_fleet_stays_a_table_on_a_narrow_screen(
 def test_ages_are_short(seconds: int, shown: str) -> None:
     """As kubectl shows them."""
     assert span(seconds) == shown
+
+
+def test_when_dead_bytes_come_back_is_summed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each that is not nothing; an agent that does not say it counts for nothing."""
+    sums = {"windowBytes": 3 << 20, "heldBytes": 1 << 20}
+    nodes = [node("a", space={"returning": sums}), node("b", space={"returning": sums}), node("c")]
+
+    told = fleet_document(repository(), nodes, [], NOW)
+    show_fleet(told, 20)
+
+    assert told["returning"]["windowBytes"] == 6 << 20
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if "back" in line]
+    assert shown == [
+        ["back", "6.0", "MiB", "when", "a", "window", "opens"],
+        ["back", "2.0", "MiB", "when", "readers", "let", "go"],
+    ]

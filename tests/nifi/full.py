@@ -1,17 +1,22 @@
-"""`make nifi-full`: seeded repositories of NiFi's own classes against what they held, and surveys beside a busy NiFi.
+"""`make nifi-full`: seeded repositories of NiFi's own classes against what they held, and what NiFi has of them once
+they were reclaimed; surveys beside a busy NiFi.
 
 ULLAGE_SEED is where the seeds begin, ULLAGE_NIFI_SAMPLES how many there are of each version; NIFI_SRC names a checkout
-of a NiFi release besides the one in Maven Central. Needs a JDK and Maven. `--busy` leaves the seeded ones out.
+of a NiFi release besides the one in Maven Central. Needs a JDK and Maven. `--busy` leaves the seeded ones out. A
+reclaim of every tenth one is stopped at each of its calls; NiFi judges some of these.
 """
 
 import os
+import random
 import subprocess
 import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tests.nifi.samples import command, home_of_sample, told, told_of, truth, write_sample
+from tests.nifi.judged import JudgedSample, check_reclaim, check_stops
+from tests.nifi.samples import command, home_of_sample, told, told_of
+from tests.nifi.test_reclaim import live_of_sample
 from tests.nifi.test_survey import LATER_MILLIS, live_of, sizes, survey
 from ullage.clock import Clock
 from ullage.nifi.moment import NiFiMoment
@@ -19,6 +24,10 @@ from ullage.nifi.survey import NiFiSurvey
 from ullage.nifi.surveying import survey_nifi
 
 SURVEYS = 200
+STOPPED = 10
+"""Of so many seeds the reclaim of one is stopped at each of its calls."""
+
+JUDGED_STOPS = 8
 FLOWFILES_MIN = 1_000
 """What a busy NiFi holds before it is surveyed."""
 
@@ -72,6 +81,24 @@ def check_beside(java: list[str], place: Path, seed: int) -> tuple[int, int, int
     return len(log), max(each.flowfiles for each in found), sum(each.is_in_use for each in found)
 
 
+def check_seed(java: list[str], seed: int) -> str:
+    """What NiFi wrote is read as it was, and is as it was for NiFi when it was reclaimed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        sample = JudgedSample(java, Path(scratch) / "nifi", seed, ("killed", "stopped")[seed % 2])
+        sample.restore()
+        check_sample(sample.place)
+        live = live_of_sample(sample.place)
+        told = f"{len(live)} FlowFiles as they were written, and after {check_reclaim(sample):,} bytes came back"
+        if seed % STOPPED:
+            return told
+
+        def held() -> None:
+            assert live_of_sample(sample.place) == live
+
+        stops = check_stops(sample, held, JUDGED_STOPS, random.Random(seed))
+        return f"{told}; {stops} times it was stopped before"
+
+
 def main() -> None:
     """Both, with each version of NiFi that there is; the first thing that is wrong ends it."""
     first = int(os.environ.get("ULLAGE_SEED") or 1)
@@ -79,12 +106,7 @@ def main() -> None:
     for source in sorted({"", os.environ.get("NIFI_SRC", "")}):
         version, java = command(source or None)
         for seed in range(first, first + samples):
-            with tempfile.TemporaryDirectory() as scratch:
-                place = Path(scratch) / "nifi"
-                write_sample(java, place, seed, ("killed", "stopped")[seed % 2])
-                check_sample(place)
-                count = len(truth(place))
-            print(f"NiFi {version}, seed {seed}: {count} FlowFiles as they were written", flush=True)
+            print(f"NiFi {version}, seed {seed}: {check_seed(java, seed)}", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
             happened, most, amid = check_beside(java, Path(scratch) / "nifi", first)
         print(

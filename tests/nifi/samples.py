@@ -1,10 +1,12 @@
 """Repositories that NiFi's own, unmodified classes wrote, and what they held.
 
-Those of golden/ are checked in: each is a directory, packed, with truth.tsv beside the repositories. The program that
-wrote them is bench/nifi/harness/Sample.java. `python -m tests.nifi.samples` writes them anew, with the classes of the
-release that Maven Central has, and with those of the checkout that `NIFI_SRC` names; it needs a JDK and Maven.
+Those of golden/ and golden_events/ are checked in: each is a directory, packed, with truth.tsv, or names.json, beside
+what NiFi wrote. The programs that wrote them are bench/nifi/harness/Sample.java and Events.java. `python -m
+tests.nifi.samples` writes them anew, with the classes of the release that Maven Central has, and with those of the
+checkout that `NIFI_SRC` names, which events need; it needs a JDK and Maven.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from ullage.nifi.flowfiles import NiFiFlowFile
 from ullage.nifi.home import NiFiHome
 
 GOLDEN = Path(__file__).parent / "golden"
+GOLDEN_EVENTS = Path(__file__).parent / "golden_events"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 SEEDS = {"killed": 7, "stopped": 9}
 
@@ -91,10 +94,34 @@ def write_sample(java: Sequence[str], place: Path, seed: int, ending: str) -> No
     subprocess.run([*java, str(place), str(seed), ending], check=True, timeout=120, stderr=subprocess.DEVNULL)
 
 
+def write_events(java: Sequence[str], place: Path, count: int = 100) -> None:
+    """Let NiFi write provenance events that name contents, with names.json beside them; see Events.java."""
+    names = [
+        (f"default/{number % 7}/1700000000000-{number % 7}", number * 1_000, 10 + number) for number in range(count)
+    ]
+    command = [*java[:-1], "harness.Events", str(place), *(f"{file}/{begin}/{size}" for file, begin, size in names)]
+    place.mkdir()
+    subprocess.run(command, check=True, timeout=120, stderr=subprocess.DEVNULL)
+    (place / "names.json").write_text(json.dumps(names))
+
+
+def write_golden_events(java: Sequence[str], version: str) -> None:
+    """Without their index, which nobody reads here."""
+    with tempfile.TemporaryDirectory() as scratch:
+        place = Path(scratch) / version
+        write_events(java, place)
+        GOLDEN_EVENTS.mkdir(exist_ok=True)
+        with tarfile.open(GOLDEN_EVENTS / f"{version}.tar.xz", "w:xz", preset=9) as packed:
+            for path in (*sorted(place.glob("*.prov*")), place / "names.json"):
+                packed.add(path, f"{version}/{path.name}", filter=_anonymous)
+
+
 def main() -> None:
-    """Write golden/ anew."""
+    """Write golden/ anew, and golden_events/ where NIFI_SRC has NiFi's provenance repository."""
     for source in {None, os.environ.get("NIFI_SRC")}:
         version, java = command(source)
+        if source:
+            write_golden_events(java, version)
         for ending, seed in SEEDS.items():
             with tempfile.TemporaryDirectory() as scratch:
                 name = f"{version}-{ending}"

@@ -72,3 +72,46 @@ def test_wrong_usage_says_what_to_name(nifi: Path) -> None:
     for arguments in ((), (nifi, "--flowfile-repository", "x"), ("--flowfile-repository", nifi)):
         assert "name CONF, or --flowfile-repository" in ullage(*arguments, expect=2).stderr
     assert "no nifi.properties" in ullage(nifi / "flowfile_repository", expect=2).stderr
+
+
+def run(*arguments: object, expect: int = 0) -> Result:
+    result = RUNNER.invoke(app, ["nifi", *map(str, arguments)])
+    assert result.exit_code == expect, result.output
+    return result
+
+
+def test_a_plan_shows_what_would_come_back(nifi: Path) -> None:
+    """By container and by file; for programs, each hole."""
+    shown = run("plan", nifi, "--files", 2).stdout
+    document = json.loads(run("plan", nifi, "--json").stdout)
+
+    assert "would come back from" in shown
+    assert shown.count("default/") + shown.count("second/") == 2
+    assert document["freed"] == sum(step["freed"] for step in document["steps"]) > 0
+    assert {container["name"] for container in document["containers"]} == {"default", "second"}
+
+
+def test_a_plan_without_some_flowfiles_is_empty_and_says_why(nifi: Path) -> None:
+    """With its own code."""
+    (overflow,) = (nifi / "flowfile_repository" / "journals").glob("overflow-*/*")
+    overflow.unlink()
+
+    result = run("plan", nifi, expect=11)
+
+    assert result.stdout.startswith("0 B would come back from 0 files")
+    assert "Nothing is touched, because it can't be known what is alive" in result.stderr
+    assert overflow.name in result.stderr
+
+
+def test_events_have_to_be_known_where_directories_are_named(nifi: Path) -> None:
+    """What is dead may be named there."""
+    home = home_of_sample(nifi)
+    named = [word for item in home.containers.items() for word in ("--content-repository", "=".join(item))]
+    directories = ("--flowfile-repository", home.flowfiles, *named)
+    (nifi / "events").mkdir()
+
+    assert "--no-provenance" in run("plan", *directories, expect=2).stderr
+    assert "no directory" in run("plan", *directories, "--provenance-repository", nifi / "none", expect=2).stderr
+    for history in (("--no-provenance",), ("--provenance-repository", nifi / "events")):
+        assert "would come back" in run("plan", *directories, *history).stdout
+    assert "CONF says where" in run("plan", nifi, "--no-provenance", expect=2).stderr

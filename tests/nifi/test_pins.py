@@ -263,7 +263,7 @@ def test_the_manual_shows_what_is_printed(nifi: Path, now: None) -> None:
     """Of a NiFi that the tests write."""
     shown = blocks()
 
-    assert [command.split()[0] for command in shown] == ["survey", "pins", "pins"]
+    assert [command.split()[0] for command in shown] == ["survey", "pins", "pins", "plan"]
     for command, output in shown.items():
         name, conf, *rest = command.split()
         assert conf == "/opt/nifi/nifi-current"

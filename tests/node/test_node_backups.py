@@ -20,6 +20,8 @@ from ullage.contract import (
     NodeSpec,
     NodeStatus,
     TicketState,
+    VerificationReport,
+    VerificationTicket,
 )
 from ullage_agent.node.node import NodeAgent
 from ullage_agent.node.objects import ObservedNode
@@ -121,6 +123,62 @@ def test_a_backup_that_is_called_off_stops(tmp_path: Path, allowed: BackupBucket
         assert run.outcome == "stopped"
 
     assert not (bucket.folder / "a" / "backup.json").exists()
+
+
+def verifying(ticket: VerificationTicket, told: VerificationReport | None = None) -> ObservedNode:
+    spec = NodeSpec(repository="flows", node_name="here", verification=ticket)
+    return ObservedNode(uid="u", generation=1, version="1", spec=spec, status=NodeStatus(verification=told))
+
+
+def found(node: Node, ticket: VerificationTicket) -> VerificationReport:
+    """What is told of a verification once it has ended."""
+    node.agent.take_over(verifying(ticket))
+    node.agent.verify()
+    node.agent.tell()
+    report = node.api.statuses[-1].verification
+    assert report is not None
+    assert report.id == ticket.id
+    return report
+
+
+def test_a_node_verifies_what_it_wrote(tmp_path: Path, allowed: BackupBucket, bucket: Place) -> None:
+    """Whole; then one file has other bytes, which every draw of that seed meets; then there is no backup at all, which
+    is damage too. A restart verifies nothing twice.
+    """
+    place = f"{allowed.url}/data/flows/here"
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        node.host.repository.queues.put("q", b"x" * 60_000)
+        node.agent.take_over(asking(BackupTicket(id="run", place=place)))
+        node.agent.back_up()
+        whole = found(node, VerificationTicket(id="v-1", place=place, sample_percentage=100, seed=7))
+        assert (whole.state, whole.damaged, whole.message) == (TicketState.COMPLETED, 0, "")
+        assert (whole.generations, whole.files_done, whole.bytes_done) == (1, whole.needed, whole.bytes)
+        assert whole.bytes > 60_000
+
+        [victim] = [each for each in (bucket.folder / "data/flows/here/content").rglob("*") if each.is_file()]
+        victim.write_bytes(b"y" * victim.stat().st_size)
+        damaged = found(node, VerificationTicket(id="v-2", place=place, sample_percentage=100, seed=7))
+        assert (damaged.state, damaged.damaged) == (TicketState.COMPLETED, 1)
+        assert victim.name in damaged.message
+        assert "not what was written" in damaged.message
+
+        gone = found(node, VerificationTicket(id="v-3", place=f"{allowed.url}/nowhere", sample_percentage=100))
+        assert (gone.state, gone.damaged) == (TicketState.COMPLETED, 1)
+        assert [each.action for each in node.host.repository.backup_runs()] == ["write", "verify", "verify", "verify"]
+    with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+        again = VerificationTicket(id="v-3", place=place)
+        node.agent.take_over(verifying(again, told=gone))
+        node.agent.verify()
+        assert node.host.repository.backup_runs() == []
+
+
+def test_a_verification_that_cannot_be_done_has_failed_and_found_nothing(tmp_path: Path, allowed: BackupBucket) -> None:
+    """A place that the settings do not allow, and a bucket that is not there: neither is damage."""
+    missing = BackupBucket(url="s3://no-such-bucket", endpoint=allowed.endpoint)
+    with serving(tmp_path / "r", service={"backup_buckets": (missing,)}) as node:
+        for number, place in enumerate(("s3://elsewhere/b", "s3://no-such-bucket/a")):
+            report = found(node, VerificationTicket(id=f"v-{number}", place=place))
+            assert (report.state, report.damaged, report.message != "") == (TicketState.FAILED, 0, True)
 
 
 class Late(Written):

@@ -12,12 +12,14 @@ from ullage.wire.space import (
     CleaningReport,
     CleaningRequest,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimUsage,
     RunProgress,
     RunRequest,
     SpaceExplanation,
+    SpaceForecast,
     Survey,
 )
 
@@ -33,6 +35,12 @@ class RemoteReclamation(Reclamation):
 
     def explain(self) -> SpaceExplanation:
         return self._link.ask(wire.EXPLAIN_SPACE)
+
+    def forecast(self) -> SpaceForecast:
+        return self._link.ask(wire.FORECAST_SPACE)
+
+    def goal(self) -> GoalStatus:
+        return self._link.ask(wire.GET_GOAL)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         after: int | None = 0

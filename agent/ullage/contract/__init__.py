@@ -12,6 +12,11 @@ from ullage.contract.backups import (
     BackupTicket as BackupTicket,
     BackupTicketReport as BackupTicketReport,
     ContentBackup as ContentBackup,
+    VerificationNode as VerificationNode,
+    VerificationReport as VerificationReport,
+    VerificationStatus as VerificationStatus,
+    VerificationTicket as VerificationTicket,
+    VerifyRule as VerifyRule,
 )
 from ullage.contract.conditions import (
     TABLE as TABLE,
@@ -43,6 +48,7 @@ from ullage.contract.fleet import (
     PlanningStatus as PlanningStatus,
     ReclamationRun as ReclamationRun,
     RepositoryStatus as RepositoryStatus,
+    Returning as Returning,
     RunNode as RunNode,
     RunSpec as RunSpec,
     RunStatus as RunStatus,
@@ -143,6 +149,7 @@ from ullage.contract.space_settings import (
     ArchiveSettings as ArchiveSettings,
     CompactionSettings as CompactionSettings,
     CompactionTrigger as CompactionTrigger,
+    GoalSettings as GoalSettings,
     LeaseSettings as LeaseSettings,
     PunchSettings as PunchSettings,
     TruncationMode as TruncationMode,
@@ -152,6 +159,7 @@ from ullage.contract.storage_settings import (
     ContainerSettings as ContainerSettings,
     HostPath as HostPath,
     LocalPersistentVolume as LocalPersistentVolume,
+    Sections as Sections,
     StorageSettings as StorageSettings,
 )
 from ullage.contract.tickets import (

@@ -4,7 +4,8 @@
     agent                        Running in its status ── Completed, Failed
 
 Each node backs its own content up, below a prefix of its own: BUCKET/NAMESPACE/REPOSITORY/NODE. A ticket is of one run,
-and a run has the name of the moment for which it was due, so nothing is begun twice.
+and a run has the name of the moment for which it was due, so nothing is begun twice. Verifications go the same way,
+with tickets of their own, beside the backups.
 """
 
 from typing import Annotated, Final, Literal
@@ -100,6 +101,77 @@ class BackupTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """Why it failed, for what it waits, or what the backup lacks."""
 
 
+class VerifyRule(ClusterRecord, frozen=True, kw_only=True):
+    """When what lies in the bucket is verified, and how much of it is read."""
+
+    schedule: Annotated[str, Meta(max_length=256)] = ""
+    """When a verification is due, as cron has it, in spec.timeZone. Empty is after each run that backed up every
+    node. Once damage was found, one is due after each such run in any case."""
+
+    sample_percentage: Annotated[int, Meta(ge=1, le=100)] = 5
+    """The share of the files that is read and compared, drawn anew each time; 100 reads everything. Each file is looked
+    for, in its length, whatever is drawn."""
+
+
+class VerificationTicket(ClusterRecord, frozen=True, kw_only=True):
+    """What an agent is to read of its backup, once."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+    """The name of the verification, which is never used twice."""
+
+    place: Annotated[str, Meta(min_length=1, max_length=2048)]
+    """Where the node's backup lies: a URL in one of spec.service.backupBuckets."""
+
+    generation: Count = 0
+    """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
+
+    sample_percentage: Annotated[int, Meta(ge=1, le=100)] = 5
+    """The share of the files that is read and compared."""
+
+    seed: Count = 0
+    """What draws these files: the same seed draws the same ones."""
+
+
+class VerificationReport(ClusterRecord, frozen=True, kw_only=True):
+    """How far an agent is with its part of a verification."""
+
+    id: str
+    """The name of the verification."""
+
+    state: TicketState
+    """How far the agent is."""
+
+    started: Time | None = None
+    """When it began."""
+
+    ended: Time | None = None
+    """When it ended."""
+
+    generations: Count = 0
+    """The number of generations that the backup has."""
+
+    needed: Count = 0
+    """The number of files that these need, each of which was looked for."""
+
+    files_done: Count = 0
+    """The number of files that were read and compared."""
+
+    files: Count = 0
+    """The number of files that are to be read."""
+
+    bytes_done: Bytes = 0
+    """The bytes that were read."""
+
+    bytes: Bytes = 0
+    """The bytes that are to be read."""
+
+    damaged: Count = 0
+    """The number of files that are missing or not as they were written."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """What is damaged, why it failed, or for what it waits."""
+
+
 class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
     """What is backed up, whereto and when."""
 
@@ -123,8 +195,12 @@ class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
     """Which generations stay. Null goes by what was said of the place before, and keeps the newest alone if nothing
     was."""
 
+    verify: VerifyRule | None = None
+    """When the backups are verified. Null verifies none."""
+
     active_deadline_seconds: Annotated[int, Meta(ge=1, le=BACKUP_SECONDS_MAX)] = 86400
-    """The seconds after its begin at which a run is ended, and has failed: nodes that did not answer are named."""
+    """The seconds after its begin at which a run, or a verification, is ended, and has failed: nodes that did not
+    answer are named."""
 
 
 class BackupNode(ClusterRecord, frozen=True, kw_only=True):
@@ -135,6 +211,81 @@ class BackupNode(ClusterRecord, frozen=True, kw_only=True):
 
     report: BackupTicketReport
     """What the node's agent reported."""
+
+
+class VerificationNode(ClusterRecord, frozen=True, kw_only=True):
+    """What became of a verification on one node."""
+
+    node: str
+    """The name of the node."""
+
+    report: VerificationReport
+    """What the node's agent reported."""
+
+
+class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
+    """The report of the last verification."""
+
+    phase: RunPhase = RunPhase.PENDING
+    """How far the last verification is. Completed is one in which every node's backup was read, whatever was found."""
+
+    run: str = ""
+    """The name of the last verification."""
+
+    scheduled: Time | None = None
+    """The time for which it was due."""
+
+    started: Time | None = None
+    """When it began."""
+
+    ended: Time | None = None
+    """When it ended."""
+
+    next_run: Time | None = None
+    """When the next one is due. Null if it follows a backup, or if none is."""
+
+    asked_since: Time | None = None
+    """Since when spec.verify asks for verifications. Null while it does not."""
+
+    last_completed: Time | None = None
+    """The time for which the last one was due in which every node's backup was read."""
+
+    damaged_since: Time | None = None
+    """When damage was found that no verification since has found mended. Null: none is known."""
+
+    damage: Annotated[str, Meta(max_length=1024)] = ""
+    """That damage, in the words of the first node that found some."""
+
+    sample_percentage: Count = 0
+    """The share of the files that is read."""
+
+    seed: Count = 0
+    """What draws them. It stays until damage is found mended, so that the same files are read again."""
+
+    nodes: Count = 0
+    """The number of nodes that the last verification is about: those that had a backup."""
+
+    nodes_done: Count = 0
+    """The number of nodes that are done; those that failed count as well."""
+
+    nodes_failed: Count = 0
+    """The number of nodes that failed, or did not answer."""
+
+    nodes_damaged: Count = 0
+    """The number of nodes in whose backups something is damaged."""
+
+    files: Count = 0
+    """The number of files that were read."""
+
+    bytes: Bytes = 0
+    """The bytes that were read."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """For what it waits, or why it failed."""
+
+    results: Annotated[tuple[VerificationNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
+    """What the worst of the nodes that are done reported: those that found damage come first. What each node reported
+    stands in status.verification of its ContentRepositoryNode until the next verification."""
 
 
 class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
@@ -189,6 +340,9 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     results: Annotated[tuple[BackupNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
     """What the worst of the nodes that are done reported: those that failed come first. What each node reported stands
     in status.backup of its ContentRepositoryNode until the next run."""
+
+    verification: VerificationStatus | None = None
+    """The report of the last verification. Null if none was ever asked for."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the backup is: docs/conditions.md has all that they can say."""

@@ -332,11 +332,25 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
         ),
         ConditionRow(
             "BackupCurrent",
-            "There is a backup, and it is not older than it should be.",
+            "There is a backup, it is not older than it should be, and no damage to it is known.",
             (
                 Cell(_YES, "Current", "the last run that was due, or the one before it, has backed up every node"),
+                Cell(_NO, "Damaged", "a verification found damage, and none since has found it mended", News.WARNING),
                 Cell(_NO, "Old", "two times of the schedule have passed without a backup of every node", News.WARNING),
                 Cell(_NO, "Never", "no run has backed up every node yet"),
+            ),
+        ),
+        ConditionRow(
+            "BackupVerified",
+            "What lies in the bucket was verified, as often as spec.verify asks for it, and is whole.",
+            (
+                Cell(_YES, "Whole", "the last verification found every node's backup as it was written", News.NORMAL),
+                Cell(_NO, "Damaged", "a verification found damage, and none since has found it mended", News.WARNING),
+                Cell(_NO, "Failed", "nodes could not read their backups, or did not answer", News.WARNING),
+                Cell(_NO, "Old", "two times of spec.verify.schedule have passed without a verification", News.WARNING),
+                Cell(_NO, "InvalidSchedule", "spec.verify.schedule cannot be read", News.WARNING),
+                Cell(_UNKNOWN, "Never", "no verification has ended yet"),
+                Cell(_UNKNOWN, "NotAsked", "spec.verify is not set"),
             ),
         ),
         ConditionRow(

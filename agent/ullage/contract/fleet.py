@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from ullage.contract.backups import BackupTicket, BackupTicketReport
+from ullage.contract.backups import BackupTicket, BackupTicketReport, VerificationReport, VerificationTicket
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
 from ullage.contract.tickets import RUNNABLE, RunPhase, Ticket, TicketReport
@@ -98,8 +98,31 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
     backup: BackupTicket | None = None
     """The backup that the agent is to write, or has written last. Null: none."""
 
+    verification: VerificationTicket | None = None
+    """What the agent is to verify of its backup, or has verified last. Null: nothing."""
+
     finished: Annotated[tuple[FinishedRun, ...], Meta(max_length=FINISHED_MAX)] = ()
     """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
+
+
+class Returning(ClusterRecord, frozen=True, kw_only=True):
+    """When the node's dead bytes come back, what is kept for replays and for an undelete included."""
+
+    by_itself_bytes: Bytes = 0
+    """The bytes that the next runs give back."""
+
+    window_bytes: Bytes = 0
+    """The bytes that wait for a window, or for a ticket."""
+
+    retention_bytes: Bytes = 0
+    """The bytes that are kept until a retention ends."""
+
+    held_bytes: Bytes = 0
+    """The bytes that readers, writers, sessions or leases hold."""
+
+    unasked_bytes: Bytes = 0
+    """The bytes that only come back when somebody asks for it or changes a setting. `ullage status` names each limit
+    and threshold."""
 
 
 class Space(ClusterRecord, frozen=True, kw_only=True):
@@ -125,6 +148,9 @@ class Space(ClusterRecord, frozen=True, kw_only=True):
 
     free_percentage: Annotated[float, Meta(ge=0, le=100)] = 100.0
     """The free percentage of the fullest container."""
+
+    returning: Returning = Returning()
+    """When the dead bytes come back, as of some minutes ago."""
 
 
 class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
@@ -184,6 +210,9 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
 
     backup: BackupTicketReport | None = None
     """What became of the last backup."""
+
+    verification: VerificationReport | None = None
+    """What became of the last verification of the backup."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the node is: docs/conditions.md has all that they can say."""

@@ -66,6 +66,10 @@ class ContainerSettings(Settings, frozen=True, kw_only=True):
     budget, and what is archived goes at once. When nothing is left it may be removed from the list."""
 
 
+Sections = Annotated[int, Meta(ge=1, le=1024)]
+"""Subdirectories of a container."""
+
+
 class StorageSettings(Settings, frozen=True, kw_only=True):
     """Where the repository lies."""
 
@@ -87,7 +91,7 @@ class StorageSettings(Settings, frozen=True, kw_only=True):
     """The directories, relative to the root, that provenance event files are striped over. Mount volumes there. Without
     any, event files lie in `provenance/events` (NiFi: nifi.provenance.repository.directory.*)."""
 
-    sections: Annotated[int, Meta(ge=1, le=1024)] = 1024
+    sections: Sections = 1024
     """The number of subdirectories of each container. The default keeps NiFi's layout; fewer suit small repositories.
     Immutable (NiFi: a constant, the same)."""
 

@@ -1,5 +1,6 @@
 """Backups of an open repository, and looking at those that there are."""
 
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from ullage.engine.backupplace import BackupPlace
 from ullage.engine.backuptally import Progress, Tally
 from ullage.engine.backupverify import verify
 from ullage.engine.engine import Engine
-from ullage.errors import InvalidArgument
+from ullage.engine.oserrors import is_disk_full
+from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import checked_text
 from ullage.interface.repository import Bytes
@@ -52,7 +54,7 @@ class EmbeddedBackups:
 
     def generations(self, source: str | Bucket, within: str) -> list[BackupGeneration]:
         """Those of a backup."""
-        with _no_links(name_of_place(source)):
+        with _at(name_of_place(source)):
             return generations_at(place_to_read(source, within))
 
     def verify(
@@ -85,7 +87,12 @@ class EmbeddedBackups:
 
     def _writing(self, destination: str | Bucket, keep: Keep | None, within: str) -> Callable[[Progress], BackupReport]:
         place = place_of_backup(destination)
-        return lambda on_progress: self._engine.backup(place, on_progress, within, keep)
+
+        def work(on_progress: Progress) -> BackupReport:
+            with _at(name_of_place(destination)):
+                return self._engine.backup(place, on_progress, within, keep)
+
+        return work
 
 
 def verification_of(place: BackupPlace, asked: VerificationRequest, on_progress: Progress) -> BackupVerification:
@@ -110,7 +117,7 @@ def _verifying(
     place = place_to_read(source, within)
 
     def work(on_progress: Progress) -> BackupVerification:
-        with _no_links(asked.source):
+        with _at(asked.source):
             return verification_of(place, asked, on_progress)
 
     return work
@@ -131,9 +138,28 @@ def _telling(work: Callable[[Progress], Result], on_progress: Bytes | None) -> C
 
 
 @contextmanager
-def _no_links(place: str) -> Iterator[None]:
-    """Whoever can plant one where backups lie would have the repository's process read elsewhere."""
+def _at(place: str) -> Iterator[None]:
+    """What goes wrong at a place of somebody's choice, in words that help: DiskFull, DirectoryUnusable. InvalidArgument
+    for a link: whoever can plant one where backups lie would have the repository's process read elsewhere.
+    """
     try:
         yield
     except LeadsOut as error:
         raise InvalidArgument(f"a link lies on the way to {place}, and is not followed") from error
+    except OSError as error:
+        # What the repository's own files say stands in its log: the paths are nobody's who only has backups made.
+        if not isinstance(error.filename, str) or not _lies_below(error.filename, place):
+            raise
+        if is_disk_full(error):
+            raise DiskFull(
+                f"there is no room for the backup in {place}: {error.filename} can't grow. The generations that are "
+                "there still count; make room, or keep fewer of them"
+            ) from error
+        raise DirectoryUnusable(
+            f"{error.filename}: {error.strerror}. Say another place than {place}, or put right what lies there"
+        ) from error
+
+
+def _lies_below(path: str, place: str) -> bool:
+    above = os.path.abspath(place)
+    return os.path.commonpath((above, os.path.abspath(path))) == above

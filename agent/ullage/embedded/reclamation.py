@@ -29,6 +29,7 @@ from ullage.interface.reclamation import Reclamation
 from ullage.wire.space import (
     CleaningReport,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimPage,
@@ -37,6 +38,7 @@ from ullage.wire.space import (
     RunReport,
     RunRequest,
     SpaceExplanation,
+    SpaceForecast,
     Survey,
 )
 
@@ -79,7 +81,10 @@ class EmbeddedReclamation(Reclamation):
         if ticket.run:
             compactor.require_admin(actions_of(request))
         plan = planned(self._engine, request)  # people pass over the guards, windows do not
-        report = compactor.execute(plan, reclamation.ticket(is_revoked=is_revoked), ticket.bytes_per_second)
+        rate = ticket.bytes_per_second
+        if rate is None and not ticket.run:
+            rate = compactor.goal_rate
+        report = compactor.execute(plan, reclamation.ticket(is_revoked=is_revoked), rate)
         if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
             report.merge(reclamation.truncate())
         return report.refusal or ("stopped before its end" if report.is_stopped else "")
@@ -98,6 +103,14 @@ class EmbeddedReclamation(Reclamation):
         shares = list(map(documents.space_share, self._engine.account.explain(self._engine.spec)))
         allocated = sum(share.bytes for share in shares)
         return SpaceExplanation(millis=self._engine.clock.now_millis(), allocated_bytes=allocated, shares=shares)
+
+    def forecast(self) -> SpaceForecast:
+        coming = list(map(documents.space_coming, self._engine.account.forecast(self._engine.spec)))
+        dead = sum(each.bytes for each in coming)
+        return SpaceForecast(millis=self._engine.clock.now_millis(), dead_bytes=dead, coming=coming)
+
+    def goal(self) -> GoalStatus:
+        return documents.goal_status(self._engine.spec.compaction.goal, self._engine.compactor.goal.figures)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         found, leased = self._figures(sorted(self._engine.ledger.indexes(0)))

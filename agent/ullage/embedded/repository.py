@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from ullage import __version__
 from ullage.contract import (
@@ -37,6 +37,7 @@ from ullage.engine.files import File as File, Files as Files, OsFiles as OsFiles
 from ullage.engine.forking import REFUSED, lose, refuse_in_child
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import FlowFileRecord
+from ullage.engine.withdrawn import CLOSED, withdraw
 from ullage.errors import ForkedRepository, HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import (
@@ -67,13 +68,6 @@ from ullage.wire.upkeep import (
     VerificationRequest,
 )
 from ullage.wire.volumes import Volume
-
-
-class ClosedPart:
-    """Stands where a part of a repository was."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise RepositoryClosed("the repository is closed")
 
 
 class EmbeddedRepository(Repository):
@@ -378,14 +372,13 @@ class EmbeddedRepository(Repository):
     def forked(self) -> None:
         """Called in a forked child: from now on everything is refused."""
         self._is_forked = True
-        lose(self.handles, self.queues, self.provenance, self.reclamation, self.leases)
+        lose(*self._parts())
 
     def close(self) -> None:
-        if self._is_forked:
+        if self._is_forked or self._is_closed:
             return
         self._is_closed = True
-        closed: Any = ClosedPart()
-        self.handles = self.queues = self.provenance = self.reclamation = self.leases = closed
+        withdraw(self._parts(), RepositoryClosed, CLOSED, spared="_")
         self.backups_here.close()
         self.runs.close()
         maintenance, self._maintenance = self._maintenance, None
@@ -397,11 +390,15 @@ class EmbeddedRepository(Repository):
         finally:
             self.engine.close()
 
+    def _parts(self) -> tuple[object, ...]:
+        """What people hold of it, each for itself."""
+        return self.handles, self.queues, self.provenance, self.reclamation, self.leases
+
     def _require_open(self) -> None:
         if self._is_forked:
             raise ForkedRepository(REFUSED)
         if self._is_closed:
-            raise RepositoryClosed("the repository is closed")
+            raise RepositoryClosed(CLOSED)
 
 
 def open_embedded(

@@ -49,7 +49,8 @@ class DirectoryPlace:
         return self._files.list_directory(self.name) if self._files.exists(self.name) else []
 
     def held(self) -> dict[str, int]:
-        return {path: self._files.size(self._at(path)).length for path in self._found()}
+        # What is somebody's own may be a folder or a pipe; that it is there is all that matters.
+        return {path: self._files.size(self._at(path)).length if is_put(path) else 0 for path in self._found()}
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -80,7 +81,7 @@ class DirectoryPlace:
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         with closing(self._files.open(self._at(path))) as file:
-            return file.read(count, offset)
+            return file.read(min(count, max(0, file.size().length - offset)), offset)  # a manifest may say anything
 
     def pieces(self, path: str, length: int) -> Iterator[bytes]:
         return read_pieces(self._files, self._at(path), length)
@@ -156,6 +157,15 @@ def write_pieces(files: Files, target: str, pieces: Iterable[bytes]) -> Put:
 
     What is zeros stays a hole, so that the copy of a punched file takes no more blocks than the file.
     """
+    try:
+        return _written(files, target, pieces)
+    except OSError as error:
+        if error.filename is None:  # of a write the kernel knows only a number
+            error.filename = target
+        raise
+
+
+def _written(files: Files, target: str, pieces: Iterable[bytes]) -> Put:
     with closing(files.create(target)) as writing:
         offset = crc = hinted = 0
         for data in pieces:

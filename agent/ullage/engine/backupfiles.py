@@ -7,6 +7,7 @@ backup or a repository has such a file, so that a restoration writes nowhere els
 import os
 from collections.abc import Iterator
 from itertools import accumulate
+from typing import Annotated
 
 import msgspec
 from crc32c import crc32c
@@ -19,12 +20,18 @@ from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
 from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
+from ullage.wire.documents import COUNT_MAX
 from ullage.wire.upkeep import BackupGeneration, Keep
 
 RUNS_DIRECTORIES = {space: f"{FLOWFILE}/{RUNS}/{space}" for space in SPACES}
 """Where runs go in a repository, by key space."""
 
 BACKUP_FORMAT = 1
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+"""A length, a number or a time."""
+
+Crc = Annotated[int, msgspec.Meta(ge=0, le=0xFFFFFFFF)]
 
 NAME_BYTES_MAX = 255
 """What a filesystem takes for one name."""
@@ -36,11 +43,11 @@ class BackupFile(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: str
-    length: int
-    crc: int
+    length: Count
+    crc: Crc
     name: str
     container: str = ""
-    resource: int = 0
+    resource: Count = 0
     is_archived: bool = False
     directory: str = ""
     suffix: str = ""
@@ -55,7 +62,7 @@ class OlderManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Where the manifest of a generation is that is not the newest, as it was when it was."""
 
     lies_at: str
-    length: int
+    length: Count
     generation: BackupGeneration
 
 
@@ -66,9 +73,9 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     format: int
     identity: RepositoryIdentity
-    sequence: int
+    sequence: Count
     created_millis: int
-    last_id: int
+    last_id: Count
     snapshot: BackupFile
     swaps: tuple[BackupFile, ...]
     contents: tuple[BackupFile, ...]
@@ -168,7 +175,7 @@ def decode_manifest(data: bytes, path: str) -> BackupManifest:
 def _misplaced(manifest: BackupManifest) -> Iterator[BackupFile]:
     """Files that are not, or would not go, where a backup or a repository has such files."""
     for file in all_files(manifest):
-        if file.length < 0 or "/" in file.name or not (_is_inside(file.lies_at) and _is_inside(file.name)):
+        if "/" in file.name or not (_is_inside(file.lies_at) and _is_inside(file.name)):
             yield file
     yield from (file for file in (*manifest.swaps, manifest.snapshot) if file.container or file.directory)
     yield from (file for file in manifest.swaps if not file.name.endswith(SWAP_SUFFIX))

@@ -1,7 +1,8 @@
 """Whether a backup can be restored: what its manifests list is there, and is what was written (docs/storage.md)."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -16,6 +17,10 @@ from ullage.wire.unavailable import LISTED_MAX
 from ullage.wire.upkeep import BackupDamage, BackupVerification
 
 OTHER_BYTES = "its bytes are not what was written: they do not match its checksum"
+
+
+DRAW_BYTES: Final = 8
+"""As finely as a share is drawn."""
 
 
 class _Needed(NamedTuple):
@@ -102,8 +107,13 @@ def _needed(manifests: Iterable[BackupManifest]) -> dict[str, _Needed]:
 
 
 def _is_drawn(file: BackupFile, sample: float, seed: int) -> bool:
-    """Each file by itself, so that a seed draws the same ones whatever else is there."""
-    return crc32c(file.lies_at.encode(), crc32c(b"%d" % seed)) < sample * (1 << 32)
+    """Each file by itself, so that a seed draws the same ones whatever else is there.
+
+    By a hash that a seed changes altogether. A CRC is linear: two names that agree in their first bit agree in it under
+    every seed, so that a half was the same half for ever, or all of it.
+    """
+    digest = blake2b(file.lies_at.encode(), digest_size=DRAW_BYTES, key=b"%d" % seed).digest()
+    return int.from_bytes(digest) < sample * (1 << 8 * DRAW_BYTES)
 
 
 def _wrong(place: BackupPlace, file: BackupFile) -> str:

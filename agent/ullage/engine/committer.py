@@ -20,6 +20,7 @@ from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Operation
 from ullage.engine.repositories import FlowFileRepository, ProvenanceRepository
 from ullage.engine.uninterrupted import uninterrupted
+from ullage.engine.withdrawn import CLOSED
 from ullage.errors import BackPressure, DiskFull, NotRestored
 
 
@@ -121,7 +122,7 @@ class Committer:
         """Counted, and no lock: a backup makes a checkpoint while it keeps provenance still, which others drain."""
         with self._idle:
             if self._is_closed:
-                raise NotRestored("the repository is closed, or about to be: no checkpoint is made any more")
+                raise NotRestored(CLOSED)
             self._checkpoints += 1
         try:
             yield

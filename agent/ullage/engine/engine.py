@@ -36,6 +36,7 @@ from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.forgotten import Forgotten
 from ullage.engine.forking import lose, refuse_in_child
 from ullage.engine.handles import HandleStore
+from ullage.engine.heldfiles import HeldFiles
 from ullage.engine.history import History
 from ullage.engine.holdings import require_any
 from ullage.engine.idempotency import IdempotencyKeys
@@ -131,7 +132,7 @@ class Engine:
         """Use `Engine.open`."""
         root = spec.storage.host_path.path
         self._files = files
-        self._lock: File | None = lock
+        files = self._held = HeldFiles(files, lock)
         refuse_in_child(self)
         self.spec, self.root, self.clock = spec, root, clock
         identity = read_identity(files, root)
@@ -216,7 +217,7 @@ class Engine:
 
     def _what_is_checked(self) -> CheckedParts:
         return CheckedParts(
-            self._files,
+            self._held,
             self.ledger,
             self.spaces,
             self.content,
@@ -226,7 +227,7 @@ class Engine:
             self.log,
             self.provenance,
             self.clock,
-            lambda: identity_problems(self._files, self.root, self.identity),
+            lambda: identity_problems(self._held, self.root, self.identity),
             self.reclamation.survey_problems,
         )
 
@@ -244,8 +245,8 @@ class Engine:
         executor = Executor(parts)
         reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones_in, self.spec, permission, self._tell)
         rewriter = Rewriter(parts, executor, self.spec.compaction.output_size)
-        compactor = Compactor(parts, reclaimer, rewriter, self.spec, self._tell)
-        return reclaimer, compactor, SpaceAccount(self._files, self.root, parts, reclaimer, compactor)
+        compactor = Compactor(parts, reclaimer, rewriter, self.log, self.spec, self._tell)
+        return reclaimer, compactor, SpaceAccount(self._held, self.root, parts, reclaimer, compactor)
 
     restore_backup = staticmethod(restore)
     """Make the repository of a backup in empty directories."""
@@ -405,9 +406,7 @@ class Engine:
                 self.content.close()
                 self.provenance.close()
                 self.spaces.close()
-                if self._lock is not None:
-                    self._lock.close()
-                    self._lock = None
+                self._held.close()
 
     def forked(self) -> None:
         """Called in a forked child: it is refused there, and whatever a session, stream or put leads to; also where
@@ -485,16 +484,16 @@ class Engine:
         if kept != self.identity.containers:
             for name in self.identity.containers.keys() - kept.keys():
                 self.content.forget(name)
-            self.identity = write_containers(self._files, self.root, self.identity, kept)
+            self.identity = write_containers(self._held, self.root, self.identity, kept)
 
     def _add(self, name: str) -> None:
         """Write down that the repository has a container that the spec lists."""
         (path,) = [each.sub_path for each in self.spec.storage.containers if each.name == name]
         known = self.identity.containers | {name: path}
-        self.identity = write_containers(self._files, self.root, self.identity, known)
+        self.identity = write_containers(self._held, self.root, self.identity, known)
 
     def _forget(self, name: str, is_over: bool) -> None:
         """Write down that a container's loss was accepted; `is_over`: that nothing names it any more."""
         kept = {each: path for each, path in self.identity.containers.items() if not is_over or each != name}
         forgotten = tuple(sorted({*self.identity.forgotten, name}))
-        self.identity = write_containers(self._files, self.root, self.identity, kept, forgotten)
+        self.identity = write_containers(self._held, self.root, self.identity, kept, forgotten)

@@ -22,8 +22,9 @@ from typing import NamedTuple, Protocol, Self
 from ullage.beneath import LeadsOut, without_links
 from ullage.engine.byteranges import FS_BLOCK_BYTES, scatter
 from ullage.engine.forking import lose, refuse_in_child, steady
-from ullage.engine.kernel import is_mount_point, overwrites_in_place, punch_hole, start_writeback
+from ullage.engine.kernel import is_mount_point, overwrites_in_place, start_writeback
 from ullage.engine.oserrors import TOO_MANY, NotAFile, SyncNotTried, cannot_punch, of_opening
+from ullage.holes import punch_hole
 
 IOV_MAX = 1024
 """Buffers one vectored write may carry on Linux."""

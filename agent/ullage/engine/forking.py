@@ -13,11 +13,10 @@ import threading
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
+from ullage.engine.withdrawn import withdraw
 from ullage.errors import ForkedRepository
 
 REFUSED: Final = "the repository is open in the parent of this process: open it anew in the child"
-
-LETTING_GO: Final = ("close", "abandon", "forked")
 
 
 class Inherited(Protocol):
@@ -35,9 +34,6 @@ under it; a signal handler that forks meanwhile gets through, as it is of the sa
 
 _inherited: WeakSet[Inherited] = WeakSet()
 
-_lost: dict[type, type] = {}
-"""Of each class the one that its objects have in the child, which stays what it is."""
-
 
 def refuse_in_child(inherited: Inherited) -> None:
     """From now on it is told in each forked child, as long as it lives."""
@@ -45,29 +41,10 @@ def refuse_in_child(inherited: Inherited) -> None:
 
 
 def lose(*objects: Any) -> None:
-    """In the child: whoever uses one of these is refused, also in the midst of its work; nothing asks beforehand, so
-    that the parent pays for nothing. To let go of it does nothing.
+    """In the child: whoever uses one of these is refused; see `withdrawn.py`. To let go of it does nothing: it is the
+    parent's.
     """
-    for each in objects:
-        kind = type(each)
-        if kind not in _lost:
-            _lost[kind] = _lost_kind(kind)
-        each.__class__ = _lost[kind]
-
-
-def _lost_kind(kind: type) -> type:
-    def refuse(self: object, name: str) -> Any:
-        if name in LETTING_GO or name.startswith("__"):
-            return object.__getattribute__(self, name)
-        raise ForkedRepository(REFUSED)
-
-    def let_go(self: object) -> None:
-        """Nothing: it is the parent's."""
-
-    names: dict[str, Any] = dict.fromkeys(LETTING_GO, let_go)
-    made = type(kind)(kind.__name__, (kind,), names | {"__slots__": (), "__getattribute__": refuse, "__del__": let_go})
-    _lost[made] = made
-    return made
+    withdraw(objects, ForkedRepository, REFUSED)
 
 
 def _in_child() -> None:

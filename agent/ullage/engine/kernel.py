@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Final
 
 _SYNC_FILE_RANGE_WRITE = 2
-_FALLOC_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
 _libc = ctypes.CDLL(None, use_errno=True)
 
 _STATFS_LONGS = 32
@@ -26,14 +25,6 @@ _OCTAL: Final = re.compile(rb"\\([0-7]{3})")
 def start_writeback(descriptor: int, offset: int, count: int) -> None:
     """sync_file_range(2), as a hint: what goes wrong is left to a sync."""
     _libc.sync_file_range(descriptor, ctypes.c_int64(offset), ctypes.c_int64(count), _SYNC_FILE_RANGE_WRITE)
-
-
-def punch_hole(descriptor: int, offset: int, count: int) -> None:
-    """fallocate(2), which keeps the file's length."""
-    mode = ctypes.c_int(_FALLOC_KEEP_SIZE_PUNCH_HOLE)
-    if _libc.fallocate64(descriptor, mode, ctypes.c_int64(offset), ctypes.c_int64(count)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def overwrites_in_place(path: str) -> bool:

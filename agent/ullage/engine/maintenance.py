@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from ullage.contract import CompactionTrigger
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.blockruns import STEP_BYTES
+from ullage.engine.reclaim.goalkeeper import LOOK_SECONDS
+from ullage.engine.reclaim.returns import TaskTime
 
 EXPIRATION_FREQUENCY_SECONDS = 60.0
 """How often expired FlowFiles and handles are looked for; polls find expired ones by themselves."""
@@ -73,7 +75,18 @@ class MaintenanceRunner:
         ]
         self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
         # Also at start: what died before the last end may be much.
-        self._tasks.append(Task("compact", spec.compaction.check_frequency.seconds, self._compact, now, is_heavy=True))
+        often = LOOK_SECONDS if spec.compaction.goal.is_set else spec.compaction.check_frequency.seconds
+        self._tasks.append(Task("compact", often, self._compact, now, is_heavy=True))
+        repository.account.times = self.times
+
+    def times(self) -> dict[str, TaskTime]:
+        """When each task is due, in milliseconds since 1970, and how often: for who asks when dead bytes come back."""
+        clock = self._repository.clock
+        ahead = clock.now_millis() - clock.monotonic() * 1000
+        return {
+            task.name: TaskTime(round(task.due * 1000 + ahead), max(1, round(task.frequency_seconds * 1000)))
+            for task in self._tasks
+        }
 
     def run_due(self, *, is_heavy: bool | None = None) -> list[str]:
         """Run what is due and return the names; a checkpoint is also due when the log has grown past its size.
@@ -108,6 +121,8 @@ class MaintenanceRunner:
         for thread in self._threads:
             thread.join()
         self._threads = []
+        if self._repository.account.times == self.times:
+            self._repository.account.times = dict  # from now on nothing happens by itself
 
     def renewed(self) -> "MaintenanceRunner":
         """The same for the settings that are in force now, begun; this one is over."""

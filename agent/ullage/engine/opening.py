@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from ullage.clock import Clock
-from ullage.contract import ContentRepositorySpec
+from ullage.contract import ContentRepositorySpec, Sections
 from ullage.engine.content.containers import LOST_AND_FOUND, Container
 from ullage.engine.files import (
     PARTIAL_SUFFIX,
@@ -58,7 +58,7 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     format: int
     repository: str
     created_millis: int
-    sections: int
+    sections: Sections
     containers: dict[str, str]
     implementations: dict[str, str] = {}
     forgotten: tuple[str, ...] = ()

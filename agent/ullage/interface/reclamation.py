@@ -8,12 +8,14 @@ from ullage.interface.checks import run_request
 from ullage.wire.space import (
     CleaningReport,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimUsage,
     RunProgress,
     RunRequest,
     SpaceExplanation,
+    SpaceForecast,
     Survey,
 )
 
@@ -52,6 +54,26 @@ class Reclamation(ABC):
 
         >>> explanation = repository.reclamation.explain()
         >>> sum(share.bytes for share in explanation.shares) == explanation.allocated_bytes
+        True
+        """
+
+    @abstractmethod
+    def forecast(self) -> SpaceForecast:
+        """When each dead byte of content comes back: by what operation, not before when, and if that can be told until
+        when; of those that do not come by themselves, what keeps them and what would help.
+
+        A repository that nobody maintains, as with `maintain=False`, gives nothing back by itself.
+
+        >>> forecast = repository.reclamation.forecast()
+        >>> sum(coming.bytes for coming in forecast.coming) == forecast.dead_bytes
+        True
+        """
+
+    @abstractmethod
+    def goal(self) -> GoalStatus:
+        """How `spec.compaction.goal` is held, what was decided in the last minute, and what will be missed and why.
+
+        >>> repository.reclamation.goal().disk_to_live is None  # there is no goal
         True
         """
 

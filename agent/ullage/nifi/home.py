@@ -29,6 +29,12 @@ APPENDABLE_BYTES: Final = 50 << 10
 TRUNCATED_BYTES_MAX: Final = 1_000_000
 """NiFi cuts off no dead content that is not larger than this or than what it appends to, whichever is less."""
 
+PROVENANCE: Final = "nifi.provenance.repository.directory."
+PROVENANCE_KEPT_BY: Final = "nifi.provenance.repository.implementation"
+PROVENANCE_SHIPPED: Final = "./provenance_repository"
+FORGETFUL: Final = frozenset({"VolatileProvenanceRepository", "NoOpProvenanceRepository"})
+"""What keeps provenance events in memory, or none: once NiFi has stopped there are none."""
+
 IMPLEMENTATIONS: Final = {
     "nifi.flowfile.repository.implementation": "WriteAheadFlowFileRepository",
     "nifi.flowfile.repository.wal.implementation": "SequentialAccessWriteAheadLog",
@@ -47,6 +53,7 @@ class NiFiHome(msgspec.Struct, frozen=True):
     """The directories of one NiFi. `containers`: of its content repository, by name. `flow`: empty if not known.
 
     `truncated_above`: bytes of a dead content at a file's end that NiFi 2.10 and later cut off; None: told not to.
+    `provenance`: the directories of its events; none if it keeps them in memory; None if that is not known.
     """
 
     flowfiles: str
@@ -54,6 +61,7 @@ class NiFiHome(msgspec.Struct, frozen=True):
     flow: str = ""
     is_archiving: bool = True
     truncated_above: int | None = APPENDABLE_BYTES
+    provenance: tuple[str, ...] | None = None
 
 
 def find_home(path: str) -> NiFiHome:
@@ -86,6 +94,7 @@ def home_of(properties: Mapping[str, str], base: str) -> NiFiHome:
         flow=os.path.join(base, flow) if ".json" in flow else "",
         is_archiving=_is_on(properties, "nifi.content.repository.archive.enabled"),
         truncated_above=_truncated_above(properties) if _is_on(properties, TRUNCATING) else None,
+        provenance=tuple(os.path.join(base, path) for path in _provenance(properties)),
     )
 
 
@@ -158,6 +167,12 @@ def _collect(group: _Group, where: str, names: dict[str, str]) -> None:
 
 def _called(end: _End | None) -> str:
     return (end.name or (end.type or "?").lower()) if end else "?"
+
+
+def _provenance(properties: Mapping[str, str]) -> Iterator[str]:
+    if properties.get(PROVENANCE_KEPT_BY, "").rpartition(".")[2] not in FORGETFUL:
+        named = [value for name, value in properties.items() if name.startswith(PROVENANCE) and value]
+        yield from named or [PROVENANCE_SHIPPED]
 
 
 def _is_on(properties: Mapping[str, str], name: str) -> bool:

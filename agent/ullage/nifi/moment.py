@@ -20,7 +20,7 @@ from ullage.nifi.flowfiles import Attributes, FlowFileMap, NiFiFlowFile
 from ullage.nifi.journal import Journal
 from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import PieceReader
-from ullage.nifi.swapfile import read_swap_file
+from ullage.nifi.swapfile import SWAP_NAME, read_swap_file
 from ullage.nifi.trouble import NiFiDamage, NotSurveyable, TornFile, Unparsable
 
 CHECKPOINT: Final = "checkpoint"
@@ -142,6 +142,15 @@ class NiFiMoment:
         for name in self._map.swaps - self._swapped.keys():
             self._swap_damaged(name, "it is missing: its FlowFiles are lost to NiFi as well")
 
+    def stray_swaps(self) -> Iterator[NiFiFlowFile]:
+        """The FlowFiles of swap files that no journal tells of: NiFi passes over these files, and removes none.
+
+        TornFile, Unparsable, OSError: such a file can't be read.
+        """
+        for name in sorted(os.listdir(os.path.join(self._directory, SWAP)) if self._has_swaps() else ()):
+            if SWAP_NAME.fullmatch(name) and name not in self._map.swaps:
+                yield from read_swap_file(self._swap_path(name), attributes=False)
+
     def close(self) -> None:
         for journal in self._journals:
             journal.close()
@@ -157,6 +166,9 @@ class NiFiMoment:
     def _log_damages(self) -> list[NiFiDamage]:
         """Of checkpoint and journals."""
         return [*self._damages, *(damage for journal in self._journals for damage in journal.damages)]
+
+    def _has_swaps(self) -> bool:
+        return os.path.isdir(os.path.join(self._directory, SWAP))
 
     def _swap_path(self, name: str) -> str:
         return os.path.join(self._directory, SWAP, name)

@@ -29,7 +29,7 @@ def survey_nifi(home: NiFiHome, clock: Clock, listed: int = LISTED) -> NiFiSurve
     other, around that moment; those that a FlowFile of the moment lies in are looked at again if they were not there
     or too short. NotSurveyable.
     """
-    with _looked_at(home, attributes=False) as (moment, listing, is_in_use):
+    with looked_at(home, attributes=False) as (moment, listing, is_in_use):
         used = {flowfile.file for flowfile in moment.flowfiles()}
         if is_in_use:
             for file in [file for file in listing.files if file not in used]:
@@ -77,7 +77,7 @@ class NiFiPins(NamedTuple):
 
 def pins_of_nifi(home: NiFiHome, clock: Clock) -> NiFiPins:
     """Which FlowFiles pin which files, at a moment that is found as `survey_nifi` finds it. NotSurveyable."""
-    with _looked_at(home, attributes=NAMING) as (moment, listing, is_in_use):
+    with looked_at(home, attributes=NAMING) as (moment, listing, is_in_use):
         names, damages = queue_names(home.flow)
         now = clock.now_millis()
         return NiFiPins(
@@ -92,7 +92,7 @@ def pins_of_nifi(home: NiFiHome, clock: Clock) -> NiFiPins:
 
 
 @contextmanager
-def _looked_at(home: NiFiHome, *, attributes: Attributes) -> Iterator[tuple[NiFiMoment, ContentListing, bool]]:
+def looked_at(home: NiFiHome, *, attributes: Attributes) -> Iterator[tuple[NiFiMoment, ContentListing, bool]]:
     """A moment, all files with those that it refers to as they were then, and whether NiFi went on meanwhile."""
     with closing(NiFiMoment(home.flowfiles, attributes=attributes)) as moment:
         moment.read()

@@ -2,11 +2,19 @@
 
 import msgspec
 
-from ullage.errors import InvalidArgument
+from ullage.errors import InvalidArgument, NotFound, RepositoryLocked
 
 
 class NotSurveyable(InvalidArgument):
     """This NiFi keeps its repositories in a way that can't be read here: encrypted, in memory, or of an old format."""
+
+
+class NiFiInUse(RepositoryLocked):
+    """A NiFi works on these repositories, or may do so: what it would stumble over is not changed."""
+
+
+class NothingToUndo(NotFound):
+    """There is no reclaim that could be taken back: it was for good, or NiFi was started since."""
 
 
 class NeedsMore(Exception):

@@ -68,12 +68,14 @@ from ullage.wire.space import (
     CleaningReport,
     CleaningRequest,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimPage,
     RunProgress,
     RunRequest,
     SpaceExplanation,
+    SpaceForecast,
     Survey,
 )
 from ullage.wire.tickets import NodeIdentity
@@ -328,6 +330,12 @@ SURVEY_SPACE: Final = reading("surveySpace", "/v1/reclamation/survey", Survey, S
 
 EXPLAIN_SPACE: Final = reading("explainSpace", "/v1/reclamation/explanation", SpaceExplanation, SPACE)
 """Say of every allocated byte what it is there for, and of dead ones until when. It reads all directories."""
+
+FORECAST_SPACE: Final = reading("forecastSpace", "/v1/reclamation/forecast", SpaceForecast, SPACE)
+"""Say of every dead byte of content by what and when it comes back, or what keeps it and what would help."""
+
+GET_GOAL: Final = reading("getGoal", "/v1/reclamation/goal", GoalStatus, SPACE)
+"""Say how spec.compaction.goal is held, what was decided, and what will be missed and why."""
 
 LIST_RESOURCE_CLAIMS: Final = reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage, SPACE)
 """List resource claims by index, for a map of the disk."""

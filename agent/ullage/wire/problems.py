@@ -99,6 +99,7 @@ PROBLEMS: Final = (
     Problem(errors.WriteIncomplete, "write-incomplete", 409, "The staged write is not complete"),
     Problem(errors.RepositoryExists, "repository-exists", 409, "There is a repository already"),
     Problem(errors.DirectoryNotEmpty, "directory-not-empty", 409, "The directory holds something else"),
+    Problem(errors.DirectoryUnusable, "directory-unusable", 409, "The directory can't be used"),
     Problem(errors.NotABackup, "no-backup", 409, "The directory holds no backup"),
     Problem(errors.BackupOvertaken, "backup-overtaken", 409, "Another backup was written there meanwhile"),
     Problem(errors.BackupStopped, "backup-stopped", 409, "The backup was stopped"),

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage.contract import MaintenanceOperation
-from ullage.enums import SpaceUse
+from ullage.enums import GivenBack, GoalDecider, GoalHindrance, SpaceUse
 
 
 class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +102,104 @@ class SpaceExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
     shares: list[SpaceShare]
     """What they are there for; together they are all of these bytes."""
+
+
+class SpaceComing(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead bytes that come back together: how, when, and what keeps them until then."""
+
+    container: str
+
+    use: SpaceUse
+    """Why they are still there."""
+
+    when: GivenBack
+
+    operation: MaintenanceOperation | None
+    """What gives them back; None: that shows when they are not held any more."""
+
+    files: int
+    """How many files they are in."""
+
+    bytes: int
+
+    earliest_millis: int | None
+    """They are not back before; None: nobody can tell."""
+
+    latest_millis: int | None
+    """Then they are back, if nothing else changes; None: nobody can tell."""
+
+    reason: str
+    """The limit, the threshold or the window that keeps them; empty where `when` says it."""
+
+    helps: str
+    """What would bring them back sooner; empty: nothing."""
+
+
+class SpaceForecast(msgspec.Struct, frozen=True, kw_only=True):
+    """When each dead byte of content comes back."""
+
+    millis: int
+
+    dead_bytes: int
+    """All that is dead, what is kept for replays and for an undelete included."""
+
+    coming: list[SpaceComing]
+    """The same bytes, soonest first."""
+
+
+class GoalStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the goal of compaction is held, as of the last look, and what is to be expected."""
+
+    disk_to_live: float | None
+    """The bound of `spec.compaction.goal`; None: there is none."""
+
+    max_dead_age_millis: int | None
+    """The same."""
+
+    looked_millis: int | None
+    """When that was; None: there is no goal, or nobody has looked yet."""
+
+    disk_to_live_now: float | None
+    """None: nothing lives, or nobody has looked."""
+
+    dead_bytes: int
+    """What compaction may give back, whole blocks."""
+
+    hindered_bytes: int
+    """Those of them that a threshold, a lease, a writer or a window keeps from it."""
+
+    oldest_dead_millis: int | None
+    """Since when the oldest of them has been dead for certain; None: nothing is."""
+
+    dead_per_second: float
+    """Bytes that come to be given back each second, on average."""
+
+    copied_per_second: float
+    """Bytes that rewrites copied a second when the disk was what bounded them; 0: it never was."""
+
+    decided_by: GoalDecider
+    """What decided last which files are taken."""
+
+    chosen_files: int
+    """How many files the goal has taken now."""
+
+    bytes_per_second: int
+    """How fast they may be copied; 0: nothing is to be done."""
+
+    will_miss: Literal["diskToLive", "maxDeadAge"] | None
+    """Which bound will not be held, or is not; None: all that is foreseen is well."""
+
+    will_miss_millis: int | None
+    """From when on."""
+
+    hindrance: GoalHindrance | None
+    """What is in the way."""
+
+    reason: str
+    """The same in words."""
+
+    helps: str
+    """What would help."""
 
 
 class ResourceClaimUsage(msgspec.Struct, frozen=True, kw_only=True):

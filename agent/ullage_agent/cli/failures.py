@@ -23,6 +23,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.RequestTooLarge: ExitCode.USAGE,
     errors.RepositoryExists: ExitCode.USAGE,
     errors.DirectoryNotEmpty: ExitCode.USAGE,
+    errors.DirectoryUnusable: ExitCode.USAGE,
     errors.NotABackup: ExitCode.USAGE,
     errors.HandleNotDeleted: ExitCode.USAGE,
     errors.QueueNotEmpty: ExitCode.USAGE,

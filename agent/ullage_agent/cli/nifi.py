@@ -1,4 +1,4 @@
-"""`ullage nifi`: an Apache NiFi's own repositories, read where they lie, beside a NiFi that runs."""
+"""`ullage nifi`: an Apache NiFi's own repositories, read where they lie, and dead bytes given back once it stopped."""
 
 from __future__ import annotations
 
@@ -43,10 +43,30 @@ CONTAINERS = option(
 )
 FLOW = option("--flow", metavar="FILE", default="", help="With --flowfile-repository: flow.json.gz, for queues' names.")
 
+HISTORY = option(
+    "--provenance-repository",
+    "history",
+    multiple=True,
+    metavar="DIR",
+    help="With --flowfile-repository: a directory of the provenance repository.",
+)
+NO_HISTORY = option("--no-provenance", "no_history", is_flag=True, help="The same: NiFi keeps none, or only in memory.")
+REPLAY = option(
+    "--replay",
+    type=click.Choice(["keep", "refuse"]),
+    default="keep",
+    help="Of what provenance events name: keep the content, or set the events aside, so that NiFi offers no replay.",
+)
+NOT_RUNNING = option(
+    "--not-running", is_flag=True, help="No NiFi has these repositories, although it did not close its journal."
+)
+
 
 @click.group(cls=Group)
 def nifi() -> None:
-    """Read the repositories of an Apache NiFi, 1.16 to 2.11, where they lie. Nothing is changed or locked.
+    """Read the repositories of an Apache NiFi, 1.16 to 2.11, where they lie, and give back what is dead in them.
+
+    Only `reclaim` and `undo` change anything, and only while NiFi is stopped.
 
     CONF is NiFi's nifi.properties, the folder that it is in, or the one in which NiFi was unpacked.
     """
@@ -158,6 +178,113 @@ def pins(
         sys.exit(ExitCode.INCOMPLETE)
 
 
+@nifi.command()
+@click.argument("conf", required=False)
+@REPLAY
+@option("--files", type=click.IntRange(0, 100_000), default=10, help="How many files are told.")
+@json_output
+@FLOWFILES
+@CONTAINERS
+@HISTORY
+@NO_HISTORY
+def plan(
+    conf: str | None,
+    replay: str,
+    files: int,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    history: tuple[str, ...],
+    no_history: bool,
+) -> None:
+    """Show what `reclaim` would give back, how, and what it would leave alone. Nothing is changed or locked.
+
+    No FlowFile has to leave for it. Beside a NiFi that runs, it tells what would come back if that stopped now.
+    """
+    from ullage.clock import Clock
+    from ullage.nifi.reclaimplan import Replays, plan_reclaim
+    from ullage.nifi.seeing import see_nifi
+    from ullage_agent.cli import nifi_reclaim
+
+    home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
+    seen, damages = see_nifi(home, Clock(), Replays(replay))
+    found = plan_reclaim(seen)
+    if as_json:
+        print_json(nifi_reclaim.plan_document(found))
+    else:
+        nifi_reclaim.print_plan(found, files)
+    nifi_reclaim.end(damages, found.doubts)
+
+
+@nifi.command()
+@click.argument("conf", required=False)
+@REPLAY
+@option("--save", "copies", type=FILE, metavar="DIR", help="Copy what is given back to this folder, on another disk.")
+@option("--for-good", is_flag=True, help="Keep no copies: what is given back can't be taken back.")
+@NOT_RUNNING
+@json_output
+@FLOWFILES
+@CONTAINERS
+@HISTORY
+@NO_HISTORY
+def reclaim(
+    conf: str | None,
+    replay: str,
+    copies: Path | None,
+    for_good: bool,
+    not_running: bool,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    history: tuple[str, ...],
+    no_history: bool,
+) -> None:
+    """Give back what is dead in the files of a stopped NiFi, as `plan` shows it. No FlowFile changes.
+
+    What is changed is written down first, beside the FlowFile repository: whatever interrupts this, saying it again
+    finishes it. With --save, `ullage nifi undo` takes it back, until NiFi is started again.
+    """
+    from ullage.clock import Clock
+    from ullage.nifi.reclaiming import NiFiReclaimer
+    from ullage.nifi.reclaimplan import Replays
+    from ullage_agent.cli import nifi_reclaim
+
+    if (copies is None) is not for_good:
+        raise click.UsageError("say --save DIR, or --for-good if nothing has to be taken back")
+    home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
+    if copies is not None:
+        nifi_reclaim.refuse_same_disk(copies, home)
+    reclaimer = NiFiReclaimer(home, Clock(), is_assured=not_running)
+    report = reclaimer.reclaim(Replays(replay), str(copies) if copies is not None else "")
+    nifi_reclaim.print_report(report, as_json=as_json)
+
+
+@nifi.command()
+@click.argument("conf", required=False)
+@NOT_RUNNING
+@json_output
+@FLOWFILES
+@CONTAINERS
+@HISTORY
+@NO_HISTORY
+def undo(
+    conf: str | None,
+    not_running: bool,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    history: tuple[str, ...],
+    no_history: bool,
+) -> None:
+    """Take the last `reclaim --save` back, every byte, as long as NiFi was not started since."""
+    from ullage.clock import Clock
+    from ullage.nifi.reclaiming import NiFiReclaimer
+    from ullage_agent.cli import nifi_reclaim
+
+    home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
+    nifi_reclaim.print_report(NiFiReclaimer(home, Clock(), is_assured=not_running).undo(), as_json=as_json)
+
+
 @contextmanager
 def _new(path: Path) -> Iterator[IO[bytes]]:
     """A file that was not there; what could not be written whole is removed: disks are full where this is called."""
@@ -184,6 +311,23 @@ def _home(conf: str | None, flowfiles: str | None, containers: dict[str, str], f
         if not os.path.isdir(path):
             raise click.UsageError(f"{path} is no directory")
     return NiFiHome(flowfiles, containers, flow)
+
+
+def _home_with_history(
+    conf: str | None, flowfiles: str | None, containers: dict[str, str], history: tuple[str, ...], *, is_without: bool
+) -> NiFiHome:
+    """The same, and where provenance events are: what is dead may be named there."""
+    home = _home(conf, flowfiles, containers, "")
+    if conf is not None:
+        if history or is_without:
+            raise click.UsageError("CONF says where provenance events are")
+        return home
+    if bool(history) is is_without:
+        raise click.UsageError("name each --provenance-repository, or say --no-provenance")
+    for path in history:
+        if not os.path.isdir(path):
+            raise click.UsageError(f"{path} is no directory")
+    return msgspec.structs.replace(home, provenance=history)
 
 
 def _print(found: NiFiSurvey) -> None:

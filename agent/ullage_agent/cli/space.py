@@ -14,6 +14,7 @@ from ullage.contract import Duration, MaintenanceOperation
 from ullage.enums import SpaceUse
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.forecast import show_forecast
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import SIZE, command, on_repository, option, override
 from ullage_agent.cli.output import bar, console, many, print_json, print_table, say, size, table, tell, tell_or_print
@@ -107,9 +108,19 @@ def survey(where: ChosenRepository, explain: bool, as_json: bool) -> None:
 @ARCHIVE
 @on_repository
 def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, archive: bool, as_json: bool) -> None:
-    """Show what `reclaim` would do, for how many bytes copied. Changes nothing."""
-    asked = {"policy": policy, "respects_guards": respect_guards, "archive": archive}
-    _plan_or_run(where, True, as_json, asked)
+    """Show what `reclaim` would do, for how many bytes copied, and when dead bytes come back without it.
+
+    Changes nothing. What does not come back by itself names the limit or threshold that keeps it, and what would help.
+    """
+    with where.opened() as repository, interrupts.allowed():
+        made = repository.reclamation.plan(policy, respects_guards=respect_guards, archive=archive)
+        forecast = repository.reclamation.forecast()
+    if as_json:
+        print_json(msgspec.to_builtins(made) | {"forecast": msgspec.to_builtins(forecast)})
+        return
+    _print_plan(made, as_json)
+    tell("")
+    show_forecast(forecast)
 
 
 @command()

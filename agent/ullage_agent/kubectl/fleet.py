@@ -11,11 +11,22 @@ Object = dict[str, Any]
 SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 """After so long without a heartbeat an agent is not believed to be there any more, as the operator has it."""
 
-HOPED: Final = dict.fromkeys(("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "BackupCurrent"), "True")
+HOPED: Final = dict.fromkeys(
+    ("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "BackupCurrent", "BackupVerified"), "True"
+)
 """Conditions that are well when they hold; of any other it is well when they do not."""
 
 CALM: Final = frozenset({"Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
 """Conditions that say what goes on, and no trouble."""
+
+RETURNING: Final = {
+    "byItselfBytes": "with the next runs",
+    "windowBytes": "when a window opens",
+    "retentionBytes": "when retentions end",
+    "heldBytes": "when readers let go",
+    "unaskedBytes": "only when asked for",
+}
+"""When dead bytes come back, in words."""
 
 RUNS_SHOWN: Final = 5
 
@@ -36,6 +47,7 @@ def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[O
         "totals": {
             key: sum(each[key] for each in mine) for key in ("liveBytes", "deadBytes", "archivedBytes", "freeBytes")
         },
+        "returning": {key: sum(each["returning"][key] for each in mine) for key in RETURNING},
         "now": [_in_words(each) for each in _conditions(status) if each["type"] in CALM and each["status"] != "False"],
         "trouble": troubles(status),
         "nodes": mine,
@@ -59,6 +71,7 @@ def node_document(found: Object, now_millis: int) -> Object:
         "freeBytes": space.get("freeBytes", 0),
         "capacityBytes": space.get("capacityBytes", 0),
         "freePercentage": space.get("freePercentage"),
+        "returning": {key: (space.get("returning") or {}).get(key, 0) for key in RETURNING},
         "disks": len(status.get("volumes") or ()),
         "disksAway": list(status.get("containersAway") or ()),
         "leases": status.get("leases", 0),

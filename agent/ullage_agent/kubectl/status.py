@@ -9,7 +9,15 @@ from ullage_agent.cli.options import command, option
 from ullage_agent.cli.output import fits, many, print_json, print_rows, size, tell
 from ullage_agent.kubectl.cluster import Cluster, Object
 from ullage_agent.kubectl.completion_values import repository_names
-from ullage_agent.kubectl.fleet import NODE_VIEWS, RUN_COLUMNS, RUNS_SHOWN, fleet_document, node_cells, run_row
+from ullage_agent.kubectl.fleet import (
+    NODE_VIEWS,
+    RETURNING,
+    RUN_COLUMNS,
+    RUNS_SHOWN,
+    fleet_document,
+    node_cells,
+    run_row,
+)
 from ullage_agent.kubectl.options import on_all_namespaces, output
 from ullage_agent.kubectl.trouble import Trouble
 
@@ -29,8 +37,9 @@ SUMS = (("live", "live"), ("dead", "dead"), ("archive", "archived"), ("free", "f
 def status(cluster: Cluster, name: str | None, all_nodes: bool, shape: str) -> None:
     """Show each fleet on a screen: nodes, disks, live and dead bytes, the window, runs, and what is wrong.
 
-    Nodes in trouble come first, then those with most dead bytes. `seen` is the time since the agent last wrote its
-    status, which it does every five minutes though nothing happens.
+    `back` says when dead bytes come back; `ullage status` on a node says why. Nodes in trouble come first, then those
+    with most dead bytes. `seen` is the time since the agent last wrote its status, which it does every five minutes
+    though nothing happens.
     """
     found = [cluster.repository(name)] if name else cluster.repositories()
     place = found[0]["metadata"]["namespace"] if name else ""
@@ -58,6 +67,9 @@ def show_fleet(fleet: Object, nodes_shown: int) -> None:
     tell(f"{fleet['namespace']}/{fleet['name']}  {_word(fleet['ready'])}")
     tell(f"  nodes   {ready} of {fleet['nodesWanted']} ready")
     tell("  bytes   " + ", ".join(f"{word} {size(totals[f'{key}Bytes'])}" for word, key in SUMS))
+    for key, words in RETURNING.items():
+        if count := fleet["returning"][key]:
+            tell(f"  back    {size(count)} {words}")
     tell(f"  window  {fleet['window'] or 'unknown'}")
     for line in fleet["now"]:
         tell(f"  now     {line}")

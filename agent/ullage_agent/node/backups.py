@@ -1,17 +1,27 @@
-"""An agent's part in a ContentBackup: it writes what its object asks for, once, and says how far it is."""
+"""An agent's part in a ContentBackup: it writes and verifies what its object asks for, once, and says how far it is."""
 
 import os
 import threading
-from typing import Final
+from abc import ABC, abstractmethod
+from typing import Final, Generic, TypeVar
 
 import msgspec
 import structlog
 
-from ullage.contract import ENDED, BackupTicket, BackupTicketReport, TicketState, time_of
+from ullage.contract import (
+    ENDED,
+    BackupTicket,
+    BackupTicketReport,
+    TicketState,
+    VerificationReport,
+    VerificationTicket,
+    time_of,
+)
 from ullage.embedded.acting import Acting
 from ullage.embedded.backupruns import BackupRun
-from ullage.errors import RunUnderWay, UllageError
-from ullage.wire.upkeep import Keep
+from ullage.errors import NotABackup, RepositoryDamaged, RunUnderWay, UllageError
+from ullage.interface.buckets import Bucket
+from ullage.wire.upkeep import BackupProgress, Keep, VerificationRequest
 from ullage_agent.service.backupplaces import allowed_bucket
 from ullage_agent.service.host import Host
 
@@ -23,18 +33,36 @@ TOLD_SECONDS: Final = 30.0
 
 LOOK_SECONDS: Final = 0.5
 
+NAMED_MAX: Final = 3
+"""Damaged files that a report names."""
 
-class NodeBackups:
-    """One at a time. `report` is what became of the last one."""
+AskedFor = TypeVar("AskedFor", BackupTicket, VerificationTicket)
+Told = TypeVar("Told", BackupTicketReport, VerificationReport)
+
+
+class NodeTask(ABC, Generic[AskedFor, Told]):
+    """Of what its object asks for, one at a time. `report` is what became of the last one."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._ticket: BackupTicket | None = None
+        self._ticket: AskedFor | None = None
         self._stop = threading.Event()
         self._log = structlog.get_logger().bind(logger="node")
-        self.report: BackupTicketReport | None = None
+        self.report: Told | None = None
 
-    def take_over(self, ticket: BackupTicket | None, told: BackupTicketReport | None) -> None:
+    @abstractmethod
+    def _begin(self, ticket: AskedFor, bucket: Bucket) -> BackupProgress:
+        """Begin it, or find the one that was begun. RunUnderWay."""
+
+    @abstractmethod
+    def _new(self, ticket: AskedFor, started: str) -> Told:
+        """What is told of one that begins."""
+
+    @abstractmethod
+    def _result(self, report: Told, run: BackupRun) -> Told:
+        """What is told of one that has ended: a state and words, and what came of it."""
+
+    def take_over(self, ticket: AskedFor | None, told: Told | None) -> None:
         """What the object asks for now, and what it was told last: what ended before a restart is not done twice."""
         if self.report is None and told is not None and told.state in ENDED:
             self.report = told
@@ -45,15 +73,13 @@ class NodeBackups:
         self._stop.set()
 
     def obey(self, generation: int) -> None:
-        """Write the backup that is asked for, if it was not yet; returns when that has ended. `generation`: of the
-        settings in force.
+        """Do what is asked for, if it was not yet done; returns when that has ended. `generation`: of the settings in
+        force.
         """
         ticket = self._ticket
-        if ticket is None or self._stop.is_set() or (self.report is not None and self._is_done(self.report, ticket)):
+        if ticket is None or self._stop.is_set() or self._is_done(ticket):
             return
-        started = time_of(self._host.clock.now_millis())
-        report = BackupTicketReport(id=ticket.id, state=TicketState.RUNNING, started=started)
-        repository = self._host.repository.acting_for(Acting(OWNER))
+        report = self._new(ticket, time_of(self._host.clock.now_millis()))
         if generation < ticket.generation:
             self._waits(report, "waits for the settings that allow the place")
             return
@@ -63,27 +89,26 @@ class NodeBackups:
                 # Settings may come before the pod that has the Secret.
                 self._waits(report, f"waits for {bucket.credentials_file}")
                 return
-            keep = None if ticket.keep is None else Keep(**msgspec.structs.asdict(ticket.keep))
-            run = repository.backups_here.find(repository.begin_backup(bucket, keep=keep, key=ticket.id).id)
+            run = self._host.repository.backups_here.find(self._begin(ticket, bucket).id)
         except RunUnderWay as error:  # a client's: it is tried again
             self._waits(report, str(error))
             return
         except UllageError as error:
-            self._ended(report, TicketState.FAILED, f"{type(error).__name__}: {error}")
+            words = f"{type(error).__name__}: {error}"[:1024]
+            self._ended(msgspec.structs.replace(report, state=TicketState.FAILED, message=words))
             return
         self.report = report
         self._follow(run, ticket, report)
 
-    def _waits(self, report: BackupTicketReport, message: str) -> None:
+    def _waits(self, report: Told, message: str) -> None:
         before = self.report
         if before is None or (before.id, before.message) != (report.id, message[:1024]):
             self.report = msgspec.structs.replace(report, message=message[:1024])
 
-    @staticmethod
-    def _is_done(report: BackupTicketReport, ticket: BackupTicket) -> bool:
-        return report.id == ticket.id and report.state in ENDED
+    def _is_done(self, ticket: AskedFor) -> bool:
+        return self.report is not None and self.report.id == ticket.id and self.report.state in ENDED
 
-    def _follow(self, run: BackupRun, ticket: BackupTicket, report: BackupTicketReport) -> None:
+    def _follow(self, run: BackupRun, ticket: AskedFor, report: Told) -> None:
         clock = self._host.clock
         next_told = clock.monotonic() + TOLD_SECONDS
         while not run.over.wait(LOOK_SECONDS):
@@ -94,23 +119,74 @@ class NodeBackups:
                 self.report = _counted(report, run)
         if self._stop.is_set() and run.error is not None:
             return  # it stays Running: the next process begins anew
-        report = _counted(report, run)
+        self._ended(self._result(_counted(report, run), run))
+
+    def _ended(self, report: Told) -> None:
+        ended = time_of(self._host.clock.now_millis())
+        self.report = msgspec.structs.replace(report, ended=ended, message=report.message[:1024])
+        self._log.info(
+            "backup ended", task=type(self).__name__, ticket=report.id, state=str(report.state), bytes=report.bytes_done
+        )
+
+
+class NodeBackups(NodeTask[BackupTicket, BackupTicketReport]):
+    """Writes backups."""
+
+    def _begin(self, ticket: BackupTicket, bucket: Bucket) -> BackupProgress:
+        keep = None if ticket.keep is None else Keep(**msgspec.structs.asdict(ticket.keep))
+        return self._host.repository.acting_for(Acting(OWNER)).begin_backup(bucket, keep=keep, key=ticket.id)
+
+    def _new(self, ticket: BackupTicket, started: str) -> BackupTicketReport:
+        return BackupTicketReport(id=ticket.id, state=TicketState.RUNNING, started=started)
+
+    def _result(self, report: BackupTicketReport, run: BackupRun) -> BackupTicketReport:
         found = run.progress.report
         if found is None:
-            self._ended(report, TicketState.FAILED, run.progress.problem or "")
-            return
+            return msgspec.structs.replace(report, state=TicketState.FAILED, message=run.progress.problem or "")
         lacking = len(found.lost)
-        words = f"not in the backup: {lacking:,} FlowFiles and handles, {found.lost[0].reason}" if lacking else ""
-        report = msgspec.structs.replace(report, generation=found.generation, damaged=found.damaged_files)
-        self._ended(report, TicketState.COMPLETED, words)
+        return msgspec.structs.replace(
+            report,
+            state=TicketState.COMPLETED,
+            generation=found.generation,
+            damaged=found.damaged_files,
+            message=f"not in the backup: {lacking:,} FlowFiles and handles, {found.lost[0].reason}" if lacking else "",
+        )
 
-    def _ended(self, report: BackupTicketReport, state: TicketState, message: str) -> None:
-        ended = time_of(self._host.clock.now_millis())
-        self.report = msgspec.structs.replace(report, state=state, ended=ended, message=message[:1024])
-        self._log.info("backup ended", ticket=report.id, state=str(state), bytes=report.bytes_done)
+
+class NodeVerifications(NodeTask[VerificationTicket, VerificationReport]):
+    """Verifies backups. One that is gone, or whose manifest can't be read, is damage: nobody asks for a verification
+    where none was written.
+    """
+
+    def _begin(self, ticket: VerificationTicket, bucket: Bucket) -> BackupProgress:
+        asked = VerificationRequest(source=bucket.url, sample=ticket.sample_percentage / 100, seed=ticket.seed)
+        return self._host.repository.acting_for(Acting(OWNER)).begin_verification(bucket, asked, key=ticket.id)
+
+    def _new(self, ticket: VerificationTicket, started: str) -> VerificationReport:
+        return VerificationReport(id=ticket.id, state=TicketState.RUNNING, started=started)
+
+    def _result(self, report: VerificationReport, run: BackupRun) -> VerificationReport:
+        found = run.progress.found
+        if found is None:
+            is_damage = isinstance(run.error, NotABackup | RepositoryDamaged)
+            return msgspec.structs.replace(
+                report,
+                state=TicketState.COMPLETED if is_damage else TicketState.FAILED,
+                damaged=int(is_damage),
+                message=run.progress.problem or "",
+            )
+        named = "; ".join(f"{each.path}: {each.reason}" for each in found.damaged[:NAMED_MAX])
+        return msgspec.structs.replace(
+            report,
+            state=TicketState.COMPLETED,
+            generations=found.generations,
+            needed=found.files,
+            damaged=found.damaged_files,
+            message=f"damaged files: {found.damaged_files:,}; {named}" if named else "",
+        )
 
 
-def _counted(report: BackupTicketReport, run: BackupRun) -> BackupTicketReport:
+def _counted(report: Told, run: BackupRun) -> Told:
     found = run.progress
     return msgspec.structs.replace(
         report,

@@ -3,6 +3,7 @@
     following   a thread: list, watch, again                    -> ticket, cordon
     obeying     a thread, every second: ticket due? run it      -> report
     backing up  a thread, every second: asked for? write it     -> report
+    verifying   a thread, every second: asked for? read it      -> report
     telling     a thread, every second: changed? heartbeat?     -> status
 
 Telling goes on while a run of hours is under way: a node that is silent counts as lost.
@@ -32,6 +33,7 @@ from ullage.contract import (
     Condition,
     MaintenanceOperation,
     NodeStatus,
+    Returning,
     Space,
     Ticket,
     TicketReport,
@@ -41,8 +43,9 @@ from ullage.contract import (
 )
 from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
-from ullage_agent.node.backups import NodeBackups
+from ullage_agent.node.backups import NodeBackups, NodeVerifications
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
+from ullage_agent.node.returning import returning_of
 from ullage_agent.node.tickets import TicketHolder, void_reason
 from ullage_agent.service.host import Host
 
@@ -117,7 +120,7 @@ class NodeAgent:
         self._policies: tuple[str, ...] = ()
         self._log = structlog.get_logger().bind(logger="node")
         self._stop = threading.Event()
-        self._wakes = {"obey": threading.Event(), "back-up": threading.Event(), "tell": threading.Event()}
+        self._wakes = {name: threading.Event() for name in ("obey", "back-up", "verify", "tell")}
         self._writing = threading.Lock()
         self._counting = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -126,11 +129,14 @@ class NodeAgent:
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
+        self._returning = Returning()
+        self._next_forecast = 0.0
         self._faults = Faults((), 0, 0, 0)
         self._clock = ClockFault("", is_ahead=False)
         self._reclaimed = 0
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
         self._backups = NodeBackups(host)
+        self._verifications = NodeVerifications(host)
         self._next_look = 0.0
         self._fruitless_until = 0.0
         self._written: NodeStatus | None = None
@@ -141,7 +147,8 @@ class NodeAgent:
         self.attach()
         self._tickets.on_revoked = self._revoke
         self._started(self._follow, "follow")
-        for name, step in (("obey", self.obey), ("back-up", self.back_up), ("tell", self._tell_once_seen)):
+        steps = {"obey": self.obey, "back-up": self.back_up, "verify": self.verify, "tell": self._tell_once_seen}
+        for name, step in steps.items():
             self._threads.append(self._started(partial(self._repeat, name, step), name))
 
     def attach(self) -> None:
@@ -162,6 +169,7 @@ class NodeAgent:
         self._tickets.take_over(None, is_cordoned=self._tickets.is_cordoned)
         self._stop.set()
         self._backups.stop()
+        self._verifications.stop()
         self._nudge()
         for thread in self._threads:
             thread.join()
@@ -181,6 +189,7 @@ class NodeAgent:
                 self._under.clear()
         self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
         self._backups.take_over(seen.spec.backup, seen.status.backup)
+        self._verifications.take_over(seen.spec.verification, seen.status.verification)
         self._nudge()
         self._heed(seen)
 
@@ -193,9 +202,16 @@ class NodeAgent:
 
     def back_up(self) -> None:
         """Write the backup that the object asks for, if it was not yet; returns when that has ended."""
-        before = self._backups.report
-        self._backups.obey(self._generation())
-        if self._backups.report is not before:
+        self._work(self._backups)
+
+    def verify(self) -> None:
+        """The same of a verification that the object asks for."""
+        self._work(self._verifications)
+
+    def _work(self, task: NodeBackups | NodeVerifications) -> None:
+        before = task.report
+        task.obey(self._generation())
+        if task.report is not before:
             self._nudge()
 
     def tell(self) -> None:
@@ -211,8 +227,8 @@ class NodeAgent:
                 self._write(status)
 
     def _tell_once_seen(self) -> None:
-        """Not before the object was read: what is written replaces what the last process said of its ticket and its
-        backup, and then both would be done once more.
+        """Not before the object was read: what is written replaces what the last process said of its ticket, its
+        backup and its verification, and then they would be done once more.
         """
         if self._is_seen:
             self.tell()
@@ -238,6 +254,7 @@ class NodeAgent:
             wanted=self._wanted,
             ticket=self._report,
             backup=self._backups.report,
+            verification=self._verifications.report,
             conditions=self._conditions(),
         )
 
@@ -302,6 +319,9 @@ class NodeAgent:
         self._volumes = _devices(path for name, path in self._host.repository.paths().items() if name not in away)
         self._faults = Faults(away, state.unavailable_contents, state.unavailable_swap_files, state.records_set_aside)
         self._clock = ClockFault(state.clock.reason, state.clock.machine_millis > state.clock.believed_millis)
+        if (now := self._host.clock.monotonic()) >= self._next_forecast:
+            self._next_forecast = now + HEARTBEAT_SECONDS  # it makes each plan, and looks into files
+            self._returning = returning_of(self._host.repository.reclamation.forecast())
         self._space = Space(
             capacity_bytes=sum(each.total_bytes for each in containers),
             free_bytes=sum(max(0, each.total_bytes - each.used_bytes) for each in containers),
@@ -310,6 +330,7 @@ class NodeAgent:
             archived_bytes=sum(each.archived_bytes for each in containers),
             orphan_bytes=sum(each.orphan_bytes for each in containers),
             free_percentage=round(min((100 - each.used_percentage for each in containers), default=100.0), 1),
+            returning=self._returning,
         )
         is_resting = self._host.clock.monotonic() < self._fruitless_until
         found = () if is_resting or self._host.spec.maintenance.paused else self._host.repository.reclamation.wanted()
@@ -390,6 +411,7 @@ class NodeAgent:
         """There is no object: nothing is permitted, and nothing asked for."""
         self._tickets.take_over(None, is_cordoned=False)
         self._backups.take_over(None, None)
+        self._verifications.take_over(None, None)
 
     def _follow(self) -> None:
         while not self._stop.is_set():

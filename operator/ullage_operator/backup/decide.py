@@ -21,48 +21,55 @@ from ullage.contract import (
     RunPhase,
     TicketState,
     Timetable,
+    VerificationTicket,
     conditions_of,
     millis_of,
     time_of,
 )
+from ullage_operator.backup.runs import AGAIN_MILLIS, FINAL, WORDS_MAX, NodeTally, due_at, is_old, some
+from ullage_operator.backup.verify import decide_verifications, ended_without_repository, verified
 from ullage_operator.observation import BackupObject, NodeObject, Observation
-
-FINAL: Final = (RunPhase.COMPLETED, RunPhase.FAILED)
 
 ENDINGS: Final = ("Completed", "Failed", "DeadlineExceeded", "NoNodes")
 """Reasons with which a run ends."""
 
-LATE_MILLIS: Final = 3_600_000
-"""A run that could not be begun for so long is left out: the operator was away, or another one took its time."""
-
-AGAIN_MILLIS: Final = 1_000
-"""How soon after the end of a run it is looked whether another one waits."""
-
-WORDS_MAX: Final = 256
-"""Characters that a status repeats of what a node said."""
+UNVERIFIED: Final = ("Failed", "Old", "InvalidSchedule")
+"""Reasons of BackupVerified with which a verification is missing that somebody asks for."""
 
 
 class BackupDecision(NamedTuple):
-    """What each node is to write, and the statuses that changed, by name."""
+    """What each node is to write and to verify, and the statuses that changed, by name."""
 
     tickets: dict[str, BackupTicket]
+    verifications: dict[str, VerificationTicket]
     statuses: dict[str, BackupStatus]
     next_millis: int | None
+
+
+class BackupHealth(NamedTuple):
+    """What metrics tell of one. One that never ran is not too old yet, and one that is damaged was verified."""
+
+    is_current: bool
+    is_damaged: bool
+    is_verified: bool
 
 
 def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool = False) -> BackupDecision:
     """What is due now. `is_held`: the repository is paused or not accepted, and nothing begins or is taken back."""
     kept = {node: found.spec.backup for node, found in seen.objects.items() if found.spec.backup is not None}
     statuses: dict[str, BackupStatus] = {}
+    verifications = decide_verifications(seen, hosts, is_held=is_held)
     ordered = sorted(seen.backups, key=lambda each: (each.created, each.name))
     running = next((each for each in ordered if each.status.phase == RunPhase.RUNNING), None)
-    wakes: list[int | None] = []
-    for each in ordered:
-        is_turn = running is None or running is each
+    wakes = [verifications.next_millis]
+    for told in ordered:
+        verification = verifications.statuses[told.name]
+        each = msgspec.structs.replace(told, status=msgspec.structs.replace(told.status, verification=verification))
+        is_turn = running is None or running is told
         status = _held(seen, each) if is_held else _status(seen, each, hosts, is_turn=is_turn)
         if status.phase == RunPhase.RUNNING and running is None:
-            running = each
-        if status != each.status:
+            running = told
+        if status != told.status:
             statuses[each.name] = status
         wakes.append(_wakes(each, status, seen.now_millis))
     known = {each.uid for each in seen.backups}
@@ -75,7 +82,8 @@ def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool =
             wakes.append(seen.now_millis + AGAIN_MILLIS)  # another may have waited for this one
         if status.phase != RunPhase.RUNNING:  # its time is over: whoever has not begun does not begin any more
             tickets = {node: ticket for node, ticket in tickets.items() if _has_ended(seen.objects[node], ticket.id)}
-    return BackupDecision(tickets, statuses, min((each for each in wakes if each is not None), default=None))
+    wake = min((each for each in wakes if each is not None), default=None)
+    return BackupDecision(tickets, verifications.tickets, statuses, wake)
 
 
 def orphaned(backup: BackupObject, now_millis: int) -> BackupStatus:
@@ -84,24 +92,26 @@ def orphaned(backup: BackupObject, now_millis: int) -> BackupStatus:
     status = backup.status
     if status.phase == RunPhase.RUNNING:
         status = msgspec.structs.replace(status, phase=RunPhase.FAILED, ended=time_of(now_millis))
-    status = msgspec.structs.replace(status, message=message, next_run=None)
+    verification = ended_without_repository(status.verification, now_millis)
+    status = msgspec.structs.replace(status, message=message, next_run=None, verification=verification)
     return _told(backup, status, "NoRepository", now_millis)
 
 
-def is_current(backup: BackupObject, status: BackupStatus, now_millis: int) -> str:
-    """The reason of BackupCurrent."""
-    if status.last_success is None:
-        since = None if not backup.spec.schedule else _second_last(backup, now_millis)
-        return "Old" if since is not None and since >= millis_of(backup.created) else "Never"
-    since = _second_last(backup, now_millis) if backup.spec.schedule else None
-    return "Old" if since is not None and millis_of(status.last_success) < since else "Current"
+def is_current(backup: BackupObject, status: BackupStatus, now_millis: int) -> tuple[str, str]:
+    """The reason of BackupCurrent, and in words why."""
+    found = status.verification
+    if found is not None and found.damaged_since is not None:
+        return "Damaged", found.damage
+    if _is_too_old(backup, status, now_millis):
+        return "Old", ""
+    return ("Never" if status.last_success is None else "Current"), ""
 
 
-def _second_last(backup: BackupObject, now_millis: int) -> int | None:
-    """The time of the schedule before the last one; a run that is under way has until the next."""
-    timetable = _timetable(backup)
-    last = None if timetable.problem else timetable.last(now_millis)
-    return None if last is None else timetable.last(last - 1)
+def _is_too_old(backup: BackupObject, status: BackupStatus, now_millis: int) -> bool:
+    if not backup.spec.schedule:
+        return False
+    success = None if status.last_success is None else millis_of(status.last_success)
+    return is_old(_timetable(backup), millis_of(backup.created), success, now_millis)
 
 
 def _timetable(backup: BackupObject) -> Timetable:
@@ -170,10 +180,7 @@ def _due(seen: Observation, backup: BackupObject) -> int | None:
     created, told = millis_of(backup.created), backup.status.scheduled
     if not backup.spec.schedule:
         return created if told is None else None
-    due = _timetable(backup).last(seen.now_millis)
-    if due is None or due <= created or seen.now_millis - due >= LATE_MILLIS:
-        return None
-    return due if told is None or due > millis_of(told) else None
+    return due_at(_timetable(backup), created, None if told is None else millis_of(told), seen.now_millis)
 
 
 def _obstacle(seen: Observation, backup: BackupObject) -> tuple[str, str] | None:
@@ -194,6 +201,7 @@ def _begun(seen: Observation, backup: BackupObject, hosts: Collection[str], due:
         scheduled=time_of(due),
         started=time_of(seen.now_millis),
         last_success=backup.status.last_success,
+        verification=backup.status.verification,
         nodes=len(hosts),
         conditions=backup.status.conditions,
     )
@@ -203,16 +211,15 @@ def _begun(seen: Observation, backup: BackupObject, hosts: Collection[str], due:
             status, phase=RunPhase.FAILED, ended=ended, message="The repository has no node."
         )
         return _told(backup, _with_next(backup, status, seen.now_millis), "NoNodes", seen.now_millis)
-    words = f"The run waits for {_some(sorted(hosts))}."
+    words = f"The run waits for {some(sorted(hosts))}."
     return _told(backup, msgspec.structs.replace(status, message=words), "Running", seen.now_millis)
 
 
 def _going(seen: Observation, backup: BackupObject, hosts: Collection[str]) -> BackupStatus:
     status = backup.status
     reports = {node: report for node in hosts if (report := _report(seen.objects.get(node), status.run)) is not None}
-    done = {node: report for node, report in reports.items() if report.state in ENDED}
-    waiting = sorted(set(hosts) - set(done))
-    failed = sorted(node for node, report in done.items() if report.state != TicketState.COMPLETED)
+    ended, waiting, failed = NodeTally.of(hosts, reports)
+    done = {node: reports[node] for node in ended}
     is_late = bool(waiting) and seen.now_millis >= _deadline(backup, status)
     is_over = not waiting or is_late
     reason = "DeadlineExceeded" if is_late else "Running" if waiting else "Failed" if failed else "Completed"
@@ -257,23 +264,19 @@ def _has_ended(found: NodeObject, run: str) -> bool:
 
 def _ticket(seen: Observation, backup: BackupObject, status: BackupStatus, node: str) -> BackupTicket:
     repository = seen.repository
-    place = f"{backup.spec.bucket.rstrip('/')}/{repository.namespace}/{repository.name}/{node}"
+    place = backup.place_of(repository.key, node)
     return BackupTicket(id=status.run, place=place, generation=repository.generation, keep=backup.spec.keep)
 
 
 def _message(reason: str, waiting: list[str], failed: list[str], done: Mapping[str, BackupTicketReport]) -> str:
     if reason == "DeadlineExceeded":
-        return f"The time of spec.activeDeadlineSeconds was over before {_some(waiting)}."
+        return f"The time of spec.activeDeadlineSeconds was over before {some(waiting)}."
     if waiting:
-        return f"The run waits for {_some(waiting)}."
+        return f"The run waits for {some(waiting)}."
     if failed:
         return f"{failed[0]}: {done[failed[0]].message}"[:1024]
     damaged = sorted(node for node, report in done.items() if report.damaged)
-    return f"The backup lacks what could not be read on {_some(damaged)}." if damaged else ""
-
-
-def _some(nodes: list[str]) -> str:
-    return f"{nodes[0]} and {len(nodes) - 1} more" if len(nodes) > 1 else nodes[0]
+    return f"The backup lacks what could not be read on {some(damaged)}." if damaged else ""
 
 
 def _worst(done: Mapping[str, BackupTicketReport]) -> tuple[BackupNode, ...]:
@@ -296,7 +299,8 @@ def _told(backup: BackupObject, status: BackupStatus, reason: str, now_millis: i
     message = status.message
     facts = [
         ("Ready", reason, message),
-        ("BackupCurrent", is_current(backup, status, now_millis), ""),
+        ("BackupCurrent", *is_current(backup, status, now_millis)),
+        ("BackupVerified", *verified(backup, status.verification, now_millis)),
         ("Reconciling", reason if is_going and not is_settled else idle, message if is_going else ""),
         ("Stalled", reason if is_stuck else "Working", message if is_stuck else ""),
     ]
@@ -304,10 +308,17 @@ def _told(backup: BackupObject, status: BackupStatus, reason: str, now_millis: i
     return msgspec.structs.replace(status, observed_generation=backup.generation, conditions=made)
 
 
-def current(backups: Iterable[BackupObject], statuses: Mapping[str, BackupStatus]) -> dict[str, bool]:
-    """Of each by name whether it is current, as it is told from now on; one that never ran is not too old yet."""
-    found: dict[str, bool] = {}
+def health(
+    backups: Iterable[BackupObject], statuses: Mapping[str, BackupStatus], now_millis: int
+) -> dict[str, BackupHealth]:
+    """Of each by name how it is, as it is told from now on."""
+    found: dict[str, BackupHealth] = {}
     for each in backups:
-        told = statuses.get(each.name, each.status).conditions
-        found[each.name] = not any(one.type == "BackupCurrent" and one.reason == "Old" for one in told)
+        status = statuses.get(each.name, each.status)
+        reason, _ = verified(each, status.verification, now_millis)
+        found[each.name] = BackupHealth(
+            is_current=not _is_too_old(each, status, now_millis),
+            is_damaged=reason == "Damaged",
+            is_verified=reason not in UNVERIFIED,
+        )
     return found

@@ -135,8 +135,13 @@ def _nodes(
         kept = NodeSpec(repository=seen.repository.name, node_name=node)
         if not is_lost:
             finished = () if found is None else finished_on(found, seen.runs)
-            given = {"ticket": schedule.tickets.get(node), "backup": backups.tickets.get(node), "finished": finished}
-            kept = msgspec.structs.replace(kept, **given)
+            kept = msgspec.structs.replace(
+                kept,
+                ticket=schedule.tickets.get(node),
+                backup=backups.tickets.get(node),
+                verification=backups.verifications.get(node),
+                finished=finished,
+            )
         nodes[node] = msgspec.structs.replace(
             kept,
             cordoned=node in cordoned,

@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from ullage_operator import metrics
-from ullage_operator.backup.decide import current
+from ullage_operator.backup.decide import health
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.content import let_go
 from ullage_operator.errors import OperatorError
@@ -254,6 +254,6 @@ def _measure(seen: Observation, decision: Decision) -> None:
     metrics.DEFERRALS.labels(*where).set(status.nodes_deferred)
     metrics.WANTING.labels(*where).set(sum(bool(found.status.wanted) for found in seen.objects.values()))
     metrics.OVERDUE.labels(*where).set(decision.nodes_overdue)
-    metrics.tell_backups(*where, current(seen.backups, decision.backups))
+    metrics.tell_backups(*where, health(seen.backups, decision.backups, seen.now_millis))
     for state, count in (("wanted", status.nodes), ("ready", status.nodes_ready), ("lost", status.nodes_lost)):
         metrics.NODES.labels(*where, state).set(count)

@@ -154,10 +154,10 @@ def test_a_claim_pinned_after_the_plan_is_not_punched(workshop: Workshop) -> Non
     hole = step.holes[0]
     (entry,) = [e for e in repository.ledger.entries() if e.claim.index == step.resource]
     pinned = ContentClaim(step.resource, hole.offset, hole.length, 0)
-    entry.pin(pinned)
+    entry.pin([pinned])
 
     report = repository.reclamation.execute(plan)
-    entry.unpin(pinned)
+    entry.unpin([pinned])
 
     assert report.freed_bytes == plan.frees_bytes - hole.length
 

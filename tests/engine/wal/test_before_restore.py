@@ -10,9 +10,9 @@ def test_updates_and_checkpoints_before_the_restore_are_refused(logbook: Logbook
     """Nothing changes in memory or on disk: an empty snapshot over a full repository would be the worst of all."""
     logbook.new()
 
-    with pytest.raises(NotRestored, match="call restore"):
+    with pytest.raises(NotRestored, match="the repository is closed"):
         logbook.append(1)
-    with pytest.raises(NotRestored, match="call restore"):
+    with pytest.raises(NotRestored, match="the repository is closed"):
         logbook.log.checkpoint()
 
     assert (logbook.state.numbers, logbook.files()) == (set(), ["snapshot"])

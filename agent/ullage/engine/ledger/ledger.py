@@ -18,7 +18,7 @@ from ullage.engine.byteranges import end_of_moves
 from ullage.engine.ledger.aside import HANDLES_SPACE, set_aside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
 from ullage.engine.ledger.coldaccess import ColdAccess
-from ullage.engine.ledger.resources import ResourceEntry, require_runs
+from ullage.engine.ledger.resources import RESOURCE, ResourceEntry, require_runs
 from ullage.engine.ledger.state import SHARDS, SwapContent, unknown_record, unknown_swap
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
@@ -162,23 +162,22 @@ class Ledger(ColdAccess):
             for claim in claims:
                 entry = self._entry_of(claim)
                 self.note_changed(entry)  # first: a signal in between leaves one note too many, not one too few
-                entry.pin(claim)
+                entry.pin([claim])
 
     def unpin(self, claims: Iterable[ContentClaim]) -> None:
         """Give pins back."""
         with self.lock:
-            entry: ResourceEntry | None = None
-            for claim in claims:
-                if entry is None or entry.claim.index != claim.resource:
-                    entry = self.entry(claim.resource)
+            for resource, group in groupby(claims, RESOURCE):
+                entry = self.entry(resource)
                 if entry is not None:
+                    some = list(group)
                     self.note_changed(entry)
-                    entry.unpin(claim)
-                    if not entry.is_resident(claim.offset):
+                    entry.unpin(some)
+                    for claim in entry.not_resident(some):
                         self._drop_blocks(entry, claim)
                         # It died while it was pinned, and that death was noted in vain: nothing else would say that it
                         # is free now.
-                        self.released.setdefault(claim.resource, 0)
+                        self.released.setdefault(resource, 0)
 
     def require_usable(self, claims: Iterable[ContentClaim]) -> None:
         """ClaimGone unless every base claim is live or pinned: checked again right before a commit takes its id."""

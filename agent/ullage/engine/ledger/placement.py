@@ -6,13 +6,13 @@ for `locate`, which a reader may call at any time.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from ullage.engine.byteranges import ByteRange, find_move, overlaps, unpack_moves
 from ullage.engine.ledger.aside import RecordsAside
 from ullage.engine.ledger.ledger import Ledger
-from ullage.engine.ledger.resources import ResourceEntry
+from ullage.engine.ledger.resources import RESOURCE, ResourceEntry
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.model import Action, ContentClaim, LeaseRecord, Relocation, ResourceClaim
 from ullage.errors import ClaimGone, ClaimTruncated, ContentMissing, ContentReclaimed
@@ -131,19 +131,19 @@ def pin_bytes(ledger: Ledger, claim: ContentClaim) -> None:
 
 
 def pin_many(ledger: Ledger, claims: Iterable[ContentClaim], held: list[ContentClaim]) -> None:
-    """The same of many, up to the first that cannot be pinned. What is pinned is in `held`, whatever happens."""
+    """The same of many, file by file, up to the first of which one cannot be pinned. What is pinned is in `held`,
+    whatever happens.
+    """
     with ledger.lock:
-        entry: ResourceEntry | None = None
-        for claim in claims:
-            if entry is None or entry.claim.index != claim.resource:
-                entry = ledger.entry(claim.resource)
+        for resource, group in groupby(claims, RESOURCE):
+            some, entry = list(group), ledger.entry(resource)
             if entry is None or entry.claim.intent == Action.DELETE:
-                raise ClaimGone(f"resource claim {claim.resource} is gone, and the content at {claim.offset} with it")
-            if not entry.uses(claim):
+                raise ClaimGone(f"resource claim {resource} is gone, and the content at {some[0].offset} with it")
+            for claim in entry.unused(some):
                 _require_there(ledger, claim)
             ledger.note_changed(entry)
-            entry.pin(claim)
-            held.append(claim)
+            entry.pin(some)
+            held += some
 
 
 def _require_there(ledger: Ledger, claim: ContentClaim) -> None:

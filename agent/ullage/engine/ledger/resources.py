@@ -1,8 +1,8 @@
 """What the ledger knows of one resource claim: its physical state, and what in it is alive."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from ullage.engine.byteranges import unpack_ranges
@@ -10,6 +10,8 @@ from ullage.engine.ledger.packedclaims import PACKED_MIN, LoadingClaims, PackedC
 from ullage.engine.model import Action, ContentClaim, Relocation, ResourceClaim, SwapShare
 from ullage.engine.packs import ClaimRow
 from ullage.errors import RepositoryDamaged
+
+RESOURCE = attrgetter("resource")
 
 _OFFSET, _LENGTH = itemgetter(0), itemgetter(1)
 """Of a row."""
@@ -20,7 +22,7 @@ class Pin:
     """How often a base claim is pinned."""
 
     claim: ContentClaim
-    count: int = 0
+    count: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -183,20 +185,27 @@ class ResourceEntry:
         """A look at all residents has found that they reach so far."""
         self.resident_bound, self.is_bound_exact = end, True
 
-    def pin(self, claim: ContentClaim) -> None:
-        """Keep a base claim's bytes whatever happens to its claimants."""
-        if self.pins is None:
-            self.pins = {}
-        self.pins.setdefault(claim.offset, Pin(claim)).count += 1
+    def pin(self, claims: Iterable[ContentClaim]) -> None:
+        """Keep base claims' bytes whatever happens to their claimants."""
+        pins = self.pins
+        if pins is None:
+            pins = self.pins = {}
+        for claim in claims:
+            held = pins.get(claim.offset)
+            if held is None:
+                pins[claim.offset] = Pin(claim)
+            else:
+                held.count += 1
 
-    def unpin(self, claim: ContentClaim) -> None:
-        assert self.pins is not None, f"claim at {claim.offset} of resource claim {claim.resource} is not pinned"
-        held = self.pins[claim.offset]
-        held.count -= 1
-        if held.count == 0:
-            del self.pins[claim.offset]
-            if not self.pins:
-                self.pins = None
+    def unpin(self, claims: Iterable[ContentClaim]) -> None:
+        pins = self.pins or {}
+        for claim in claims:
+            held = pins[claim.offset]
+            held.count -= 1
+            if held.count == 0:
+                del pins[claim.offset]
+        if not pins:
+            self.pins = None
 
     @property
     def resident_claimants(self) -> int:
@@ -256,13 +265,27 @@ class ResourceEntry:
 
     def is_resident(self, offset: int) -> bool:
         """Whether the base claim at this offset has a resident claimant."""
+        return offset in self._offsets()
+
+    def not_resident(self, claims: Iterable[ContentClaim]) -> list[ContentClaim]:
+        """Those of these base claims that have no resident claimant."""
+        offsets = self._offsets()
+        return [claim for claim in claims if claim.offset not in offsets]
+
+    def _offsets(self) -> dict[int, ContentClaim] | PackedClaims | tuple[int, ...]:
+        """The offsets of base claims with a resident claimant."""
         live = self._live
         assert not isinstance(live, LoadingClaims), "a snapshot is being read"
-        return live.offset == offset if isinstance(live, ContentClaim) else offset in (live or ())
+        return (live.offset,) if isinstance(live, ContentClaim) else live or ()
 
     def uses(self, claim: ContentClaim) -> bool:
         """Whether a base claim is known to be live or pinned."""
-        return self.is_resident(claim.offset) or (self.pins is not None and claim.offset in self.pins)
+        return not self.unused([claim])
+
+    def unused(self, claims: Iterable[ContentClaim]) -> list[ContentClaim]:
+        """Those of these base claims that are known neither to be live nor to be pinned."""
+        found, pins = self.not_resident(claims), self.pins
+        return found if pins is None else [claim for claim in found if claim.offset not in pins]
 
     def is_within(self, offsets: set[int]) -> bool:
         """Whether every base claim that is resident or pinned is among these."""

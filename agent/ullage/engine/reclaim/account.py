@@ -5,7 +5,7 @@ says of them, to the block.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ullage.contract import Calendar, CompactionTrigger, ContentRepositorySpec
@@ -23,14 +23,17 @@ from ullage.engine.reclaim.accounting import (
     fitted,
     shares_of,
     summed,
+    summed_apart,
     worth_of,
 )
 from ullage.engine.reclaim.compactor import HEAVY, Compactor
 from ullage.engine.reclaim.execute import ReclamationParts
+from ullage.engine.reclaim.goalkeeper import GoalFigures
 from ullage.engine.reclaim.pacing import OPERATIONS
-from ullage.engine.reclaim.plan import plan_release, plan_truncation
+from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep, plan_release, plan_truncation
 from ullage.engine.reclaim.reclamation import Reclaimer
-from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
+from ullage.engine.reclaim.returns import ExpectedReturn, Forecast, TaskTime
+from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures, SpaceSurvey
 from ullage.enums import SpaceUse
 
 LEASES_ASKED = 100
@@ -59,22 +62,39 @@ class SpaceAccount:
         self._parts = parts
         self._reclaimer = reclaimer
         self._compactor = compactor
+        self.times: Callable[[], Mapping[str, TaskTime]] = dict
+        """When each task that the repository runs by itself is due; none before somebody runs them."""
 
     def dead(self, spec: ContentRepositorySpec) -> list[Share]:
         """The dead bytes of content and why they are there, by the ledger; live ones are left out."""
         survey = self._reclaimer.survey()
+        return summed(self._shares(survey, self._grounds(survey, spec)))
+
+    def forecast(self, spec: ContentRepositorySpec) -> list[ExpectedReturn]:
+        """The same, and when each comes back."""
+        survey = self._reclaimer.survey()
         grounds = self._grounds(survey, spec)
-        shares = [
-            share
-            for figures in self._reclaimer.figures()
-            for share in shares_of(figures, self._dead(figures), grounds)
-            if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING)
-        ]
-        orphans = (
-            Share(name, SpaceUse.ORPHAN, files, count)
-            for name, (files, count) in self._reclaimer.orphans.figures.items()
-        )
-        return summed([*shares, *orphans])
+        forecast = Forecast(grounds, self._reclaimer.permission, self.times())
+        return forecast.of(summed_apart(self._shares(survey, grounds)))
+
+    def _shares(self, survey: SpaceSurvey, grounds: Grounds) -> Iterator[Share]:
+        """What is dead of each file, and the orphans of the last look."""
+        for figures in self._looked_at(survey):
+            for share in shares_of(figures, self._dead(figures), grounds):
+                if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING):
+                    yield share
+        for name, (files, count) in self._reclaimer.orphans.figures.items():
+            yield Share(name, SpaceUse.ORPHAN, files, count)
+
+    def _looked_at(self, survey: SpaceSurvey) -> Iterable[ResourceFigures]:
+        """The files of which a block may be dead. With swap files that is any: what resident and swapped FlowFiles
+        share counts twice as live.
+        """
+        if self._parts.ledger.swaps:
+            return self._reclaimer.figures()
+        known = {figures.resource for figures in survey.resources}
+        more = survey.tombstoned.keys() | self._parts.content.open_lengths().keys()
+        return (*survey.resources, *self._reclaimer.figures(sorted(more - known)))
 
     def explain(self, spec: ContentRepositorySpec) -> list[Share]:
         """Every allocated byte below the root and the containers, by what it is there for. Reads all directories."""
@@ -165,14 +185,19 @@ class SpaceAccount:
     def _grounds(self, survey: SpaceSurvey, spec: ContentRepositorySpec) -> Grounds:
         """What holds dead bytes back now."""
         settings = spec.compaction
+        possible = self._compactor.plan().steps
         guarded = self._compactor.plan(keeps_guards=True)
         release = plan_release(survey.resources, spec.archive, survey.evacuated)
         due = [*release.steps, *plan_truncation(survey, spec).steps]
+        goal = self._compactor.goal.figures
+        deadlines = {} if goal is None else goal.deadlines
+        rewrites: list[ReclamationStep] = []
         if settings.enabled and CompactionTrigger.PERIODIC in settings.triggers:
-            due += [step for step in guarded.steps if step.action in HEAVY]
-            why = (
-                "; ".join(dict.fromkeys((*guarded.notes, guarded.reason))) or "below the thresholds of spec.compaction"
-            )
+            heavy = [step for step in (guarded.steps if goal is None else possible) if step.action in HEAVY]
+            heavy = [step for step in heavy if goal is None or step.resource in deadlines]
+            due += heavy
+            rewrites = [step for step in heavy if step.action == Action.REWRITE]
+            why = _why_not_due(guarded, goal)
         else:
             why = "spec.compaction runs by itself only with enabled: true and the trigger Periodic"
         return Grounds(
@@ -185,9 +210,14 @@ class SpaceAccount:
             self._leases(survey),
             {each.resource for each in survey.resources if self._parts.ledger.set_aside.may_mean(each.resource)},
             worth_of(due),
-            worth_of(self._compactor.plan().steps),
+            worth_of(possible),
             self._refusals(survey.millis, spec),
             {container.name: why for container in survey.containers},
+            {container.name: _why_not_cut(container, spec) for container in survey.containers},
+            sum(step.copies_bytes for step in rewrites),
+            {each.name for each in survey.containers if each.usage.percentage > spec.archive.max_usage_percentage},
+            self._reclaimer.orphans.adoption_millis,
+            deadlines,
         )
 
     def _refusals(self, millis: int, spec: ContentRepositorySpec) -> dict[Action, Obstacle]:
@@ -224,3 +254,23 @@ class SpaceAccount:
             until = max((lease.expires_millis for lease in holding), default=last)
             found[index] = Obstacle(f"leased by {holders}" if holders else "leased", until)
         return found
+
+
+def _why_not_cut(container: ContainerFigures, spec: ContentRepositorySpec) -> str:
+    """Why the task of truncation leaves dead tails alone."""
+    if not spec.truncation.enabled:
+        return "spec.truncation.enabled is false"
+    if container.archived_claims:
+        return f"spec.truncation.mode is Pressure, and the archive of container {container.name} still has content"
+    return (
+        f"container {container.name} is {container.usage.percentage:.0f}% used, below "
+        f"spec.truncation.usageThresholdPercentage ({spec.truncation.usage_threshold_percentage}%)"
+    )
+
+
+def _why_not_due(guarded: ReclamationPlan, goal: GoalFigures | None) -> str:
+    """Why compaction leaves alone what it could give back."""
+    if goal is not None:
+        miss = goal.decision.miss
+        return "spec.compaction.goal does not ask for it" if miss is None else miss.hindrance.reason
+    return "; ".join(dict.fromkeys((*guarded.notes, guarded.reason))) or "below the thresholds of spec.compaction"

@@ -20,7 +20,9 @@ from ullage.enums import SpaceUse
 
 class Share(NamedTuple):
     """Bytes of the disk that are there for one reason. `container` is empty for what is no content. `until_millis` is
-    when the last of them may go; 0: no date says so.
+    when the last of them may go, `first_millis` when the first may; 0: no date says so. `action` is what would give
+    them back, as far as a plan knows; `unasked` says why it is not done before somebody asks for it, and is empty where
+    it is.
     """
 
     container: str
@@ -29,6 +31,9 @@ class Share(NamedTuple):
     bytes: int
     reason: str = ""
     until_millis: int = 0
+    first_millis: int = 0
+    action: Action = Action.NONE
+    unasked: str = ""
 
 
 class Obstacle(NamedTuple):
@@ -58,7 +63,10 @@ class Grounds:
     `tombstones` are the bytes that deleted handles keep of each file, and until when. `leases` say which files are
     leased, `aside` at which a record that was set aside may point. `due` is what the settings would give back by
     themselves, `possible` what a person could have back now. `refusals` name the actions that no window permits now.
-    `thresholds` say for each container why what is possible is not due.
+    `thresholds` say for each container why what is possible is not due, `uncut` the same of dead tails. `copies` is
+    what the rewrites that are due have to copy, `pressed` names the containers whose archive goes before its time,
+    `adoption_millis` is when orphans are taken up, `deadlines` when a goal wants files to have been rewritten; 0: it
+    promises nothing.
     """
 
     millis: int
@@ -70,6 +78,15 @@ class Grounds:
     possible: Mapping[int, Worth] = field(default_factory=dict)
     refusals: Mapping[Action, Obstacle] = field(default_factory=dict)
     thresholds: Mapping[str, str] = field(default_factory=dict)
+    uncut: Mapping[str, str] = field(default_factory=dict)
+    copies: int = 0
+    pressed: Collection[str] = ()
+    adoption_millis: int = 0
+    deadlines: Mapping[int, int] = field(default_factory=dict)
+
+    def unasked(self, container: str, action: Action) -> str:
+        """Why what is possible is not due."""
+        return (self.uncut if action == Action.TRUNCATE else self.thresholds).get(container, "")
 
 
 class Dead(NamedTuple):
@@ -101,12 +118,24 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
     if figures.output:
         return  # moved: its bytes are those of the output
 
-    def share(use: SpaceUse, count: int, obstacle: Obstacle = NOTHING) -> Share:
-        return Share(figures.container, use, 1, count, *obstacle)
+    def share(
+        use: SpaceUse, count: int, obstacle: Obstacle = NOTHING, action: Action = Action.NONE, unasked: str = ""
+    ) -> Share:
+        return Share(
+            figures.container,
+            use,
+            1,
+            count,
+            *obstacle,
+            first_millis=obstacle.until_millis,
+            action=action,
+            unasked=unasked,
+        )
 
     if figures.archived_millis:
         until = figures.archived_millis + grounds.spec.archive.max_retention_period
-        yield share(SpaceUse.ARCHIVE, figures.allocated_bytes, Obstacle("spec.archive.maxRetentionPeriod", until))
+        kept_until = Obstacle("spec.archive.maxRetentionPeriod", until)
+        yield share(SpaceUse.ARCHIVE, figures.allocated_bytes, kept_until, Action.DELETE)
         return
     kept, until = grounds.tombstones.get(figures.resource, (0, 0))
     # Totals count what resident and swapped FlowFiles share twice.
@@ -125,49 +154,65 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
         blocks = 0
     yield share(SpaceUse.PINNED, pinned)
     yield share(SpaceUse.ROUNDING, rest - pinned - blocks)
-    for use, count, obstacle in _dead(figures, blocks, grounds):
-        yield share(use, count, obstacle)
+    for part in _dead(figures, blocks, grounds):
+        yield share(*part)
 
 
-def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[tuple[SpaceUse, int, Obstacle]]:
+class _DeadPart(NamedTuple):
+    """Some of a file's dead bytes; see `Share`."""
+
+    use: SpaceUse
+    bytes: int
+    obstacle: Obstacle = NOTHING
+    action: Action = Action.NONE
+    unasked: str = ""
+
+
+def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[_DeadPart]:
     """Why so many dead bytes of a sealed file are still there: the first reason that holds for all of them, else what
     the plans say of each part.
     """
     if figures.has_intent:
-        yield SpaceUse.INTENT, count, Obstacle("its change is promised; the next run finishes it")
+        yield _DeadPart(SpaceUse.INTENT, count, Obstacle("its change is promised; the next run finishes it"))
         return
     if not (figures.is_proved or figures.is_free):
-        yield SpaceUse.UNPROVED, count, NOTHING
+        yield _DeadPart(SpaceUse.UNPROVED, count)
         return
     if figures.resource in grounds.aside:
-        yield SpaceUse.SET_ASIDE, count, SET_ASIDE
+        yield _DeadPart(SpaceUse.SET_ASIDE, count, SET_ASIDE)
         return
     if figures.resource in grounds.leases:
-        yield SpaceUse.LEASE, count, grounds.leases[figures.resource]
+        yield _DeadPart(SpaceUse.LEASE, count, grounds.leases[figures.resource])
         return
     if not figures.is_free and not retention_is_over(figures, grounds.spec, grounds.millis):
         until = figures.last_death_millis + grounds.spec.archive.max_retention_period
-        yield SpaceUse.ARCHIVE, count, Obstacle("spec.archive.partial", until)
+        yield _DeadPart(SpaceUse.ARCHIVE, count, Obstacle("spec.archive.partial", until))
         return
     none = Worth(Action.DELETE if figures.is_free else Action.NONE, 0)
     due = grounds.due.get(figures.resource, none)
     possible = grounds.possible.get(figures.resource, due)
     if figures.is_free:  # archived or deleted it goes whole, though archiving frees nothing yet
         due = possible = Worth(possible.action, count)
-    if possible.action in grounds.refusals:
-        now = min(count, possible.bytes)
-        yield SpaceUse.WINDOW, now, grounds.refusals[possible.action]
-        yield SpaceUse.THRESHOLD, count - now, NOT_WORTH_IT
-        return
     now = min(count, due.bytes)
     asked = max(0, min(count, possible.bytes) - now)
-    yield (
-        SpaceUse.DUE,
-        now,
-        Obstacle("the next cleaning archives it" if due.action == Action.ARCHIVE else "the next run"),
-    )
-    yield SpaceUse.THRESHOLD, asked, Obstacle(grounds.thresholds.get(figures.container, ""))
-    yield SpaceUse.THRESHOLD, count - now - asked, NOT_WORTH_IT
+    unasked = grounds.unasked(figures.container, possible.action)
+    if possible.action in grounds.refusals:
+        refusal = grounds.refusals[possible.action]
+        yield _DeadPart(SpaceUse.WINDOW, now, refusal, due.action)
+        yield _DeadPart(SpaceUse.WINDOW, asked, refusal, possible.action, unasked)
+    else:
+        yield _DeadPart(SpaceUse.DUE, now, _next(figures, due, grounds), due.action)
+        yield _DeadPart(SpaceUse.THRESHOLD, asked, Obstacle(unasked), possible.action, unasked)
+    yield _DeadPart(SpaceUse.THRESHOLD, count - now - asked, NOT_WORTH_IT)
+
+
+def _next(figures: ResourceFigures, due: Worth, grounds: Grounds) -> Obstacle:
+    """Who gives back what is due."""
+    if due.action == Action.ARCHIVE:
+        return Obstacle("the next cleaning archives it")
+    if due.action in (Action.PUNCH, Action.REWRITE) and figures.resource in grounds.deadlines:
+        return Obstacle("spec.compaction.goal", grounds.deadlines[figures.resource])
+    return Obstacle("the next run")
 
 
 def fitted(shares: Iterable[Share], allocated: int) -> Iterator[Share]:
@@ -187,14 +232,20 @@ def fitted(shares: Iterable[Share], allocated: int) -> Iterator[Share]:
 
 def summed(shares: Iterable[Share]) -> list[Share]:
     """Shares of one container, use and reason as one, largest first; `until_millis` is the latest."""
-    totals: dict[tuple[str, SpaceUse, str], Share] = {}
+    return summed_apart(share._replace(action=Action.NONE, unasked="") for share in shares)
+
+
+def summed_apart(shares: Iterable[Share]) -> list[Share]:
+    """The same, with what different actions give back, or nobody gives back unasked, apart."""
+    totals: dict[tuple[str, SpaceUse, str, Action, str], Share] = {}
     for share in shares:
         if share.bytes:
-            key = share.container, share.use, share.reason
+            key = share.container, share.use, share.reason, share.action, share.unasked
             before = totals.get(key, share._replace(files=0, bytes=0))
             totals[key] = share._replace(
                 files=before.files + share.files,
                 bytes=before.bytes + share.bytes,
                 until_millis=max(before.until_millis, share.until_millis),
+                first_millis=min(before.first_millis, share.first_millis),
             )
     return sorted(totals.values(), key=lambda share: (share.container, -share.bytes, share.use))

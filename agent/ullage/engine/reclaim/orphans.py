@@ -62,6 +62,12 @@ class Orphans:
         is_time = self._parts.clock.monotonic() >= self._opened + GRACE_SECONDS
         return is_time and bool(self._figures) and self._adopted < self._seen
 
+    @property
+    def adoption_millis(self) -> int:
+        """When what a look has found is taken up: in milliseconds since 1970, as the clock stands now."""
+        clock = self._parts.clock
+        return clock.now_millis() + round((self._opened + GRACE_SECONDS - clock.monotonic()) * 1000)
+
     def look(self) -> list[Orphan]:
         """All that there are, for which it reads every directory."""
         left_behind = self._parts.content.left_behind  # first: one that is left behind meanwhile may not be seen

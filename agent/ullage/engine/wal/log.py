@@ -35,6 +35,7 @@ from ullage.engine.wal.snapshot import PARTIAL, SNAPSHOT_MAGIC, SnapshotHeader, 
 from ullage.engine.wal.state import LoggedState, RecordDirectory, log_name
 from ullage.engine.wal.turns import Turns
 from ullage.engine.wal.verify import problems_on_disk
+from ullage.engine.withdrawn import CLOSED
 from ullage.errors import CommitOutcomeUnknown, DiskFull, NotRestored, RepositoryStopped
 
 T = TypeVar("T")
@@ -239,7 +240,7 @@ class WriteAheadLog:
 
     def _require_running(self) -> None:
         if not self._restored:
-            raise NotRestored("the write-ahead log is not restored: call restore() first, and nothing after close()")
+            raise NotRestored(CLOSED)
         if self._failure is not None:
             raise RepositoryStopped(
                 f"the write-ahead log in {self._directory} stopped after a failure ({self._failure}); reopen it"
@@ -249,7 +250,7 @@ class WriteAheadLog:
         """Lock the partition whose turn it is, or the next one that is free."""
         partitions = self._partitions
         if not partitions:
-            raise NotRestored("the write-ahead log was closed meanwhile")
+            raise NotRestored(CLOSED)
         # The default, and fastest where commits share a sync: no turn to take.
         if len(partitions) == 1:
             partitions[0].lock.acquire()

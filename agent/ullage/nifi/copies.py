@@ -1,0 +1,116 @@
+"""What files lose in a reclaim, kept elsewhere until it is sure that nobody wants it back.
+
+Two files in a folder of their own: `contents` has the bytes, span after span in the order of the steps, and `sums`,
+written once these are durable, the CRC-32 of each span.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from ullage.nifi.changes import Changes
+from ullage.nifi.intent import NAME, ReclaimIntent
+from ullage.nifi.reclaimplan import FileStep
+from ullage.nifi.spans import total
+
+CONTENTS: Final = "contents"
+SUMS: Final = "sums"
+PIECE: Final = 1 << 20
+
+
+def folder_of(intent: ReclaimIntent) -> str:
+    """Where the copies of this run lie."""
+    return os.path.join(intent.copies, f"{NAME}-{intent.id}")
+
+
+def keep(intent: ReclaimIntent, changes: Changes) -> None:
+    """Copy all that the steps take away; durable when this returns. OSError: not all could be kept."""
+    folder = folder_of(intent)
+    changes.make_folder(folder)
+    changes.sync_folder(intent.copies)
+    sums: list[int] = []
+    changes.write_new(os.path.join(folder, CONTENTS), _contents(intent, sums))
+    changes.write_new(os.path.join(folder, SUMS), [msgspec.json.encode(sums)])
+    changes.sync_folder(folder)
+
+
+def drop(intent: ReclaimIntent, changes: Changes) -> None:
+    """Remove what was copied: nothing was changed yet."""
+    folder = folder_of(intent)
+    for name in (CONTENTS, SUMS):
+        if os.path.lexists(os.path.join(folder, name)):
+            changes.unlink(os.path.join(folder, name))
+    changes.remove_folder(folder)
+
+
+class KeptCopies:
+    """The copies of a run, read back."""
+
+    def __init__(self, intent: ReclaimIntent) -> None:
+        """OSError, msgspec.DecodeError: they are not there, or damaged."""
+        folder = folder_of(intent)
+        with open(os.path.join(folder, SUMS), "rb") as file:
+            sums = msgspec.json.decode(file.read(), type=list[int])
+        self._file = open(os.path.join(folder, CONTENTS), "rb")  # noqa: SIM115 - closed by `close`
+        self._places: dict[str, tuple[int, list[int]]] = {}
+        at = number = 0
+        for step in intent.steps:
+            count = len(step.gone)
+            self._places[step.file] = (at, sums[number : number + count])
+            at, number = at + total(step.gone), number + count
+
+    def close(self) -> None:
+        self._file.close()
+
+    def is_whole(self, step: FileStep) -> bool:
+        """Whether what this file lost is there as it was."""
+        at, sums = self._places[step.file]
+        for (begin, end), expected in zip(step.gone, sums, strict=False):
+            found = 0
+            for piece in self._pieces(at, end - begin):
+                found = zlib.crc32(piece, found)
+            if found != expected:
+                return False
+            at += end - begin
+        return len(sums) == len(step.gone)
+
+    def pieces(self, step: FileStep) -> Iterator[tuple[int, bytes]]:
+        """What it lost, with where that was."""
+        at, _ = self._places[step.file]
+        for begin, end in step.gone:
+            place = begin
+            for piece in self._pieces(at, end - begin):
+                yield place, piece
+                place += len(piece)
+            at += end - begin
+
+    def _pieces(self, at: int, count: int) -> Iterator[bytes]:
+        while count:
+            piece = os.pread(self._file.fileno(), min(PIECE, count), at)
+            if not piece:
+                return
+            yield piece
+            at, count = at + len(piece), count - len(piece)
+
+
+def _contents(intent: ReclaimIntent, sums: list[int]) -> Iterator[bytes]:
+    for step in intent.steps:
+        with open(intent.path_of(step), "rb") as file:
+            for begin, end in step.gone:
+                found = 0
+                for piece in _read(file.fileno(), begin, end):
+                    found = zlib.crc32(piece, found)
+                    yield piece
+                sums.append(found)
+
+
+def _read(descriptor: int, at: int, end: int) -> Iterator[bytes]:
+    while at < end:
+        piece = os.pread(descriptor, min(PIECE, end - at), at)
+        if not piece:
+            raise OSError(0, "it became shorter while it was copied")
+        yield piece
+        at += len(piece)

@@ -1,0 +1,91 @@
+"""What NiFi's own classes, unmodified, say of a repository that was reclaimed: they open it as NiFi does as it starts.
+
+A repository is judged where it was written, since NiFi's journals name files by their whole paths, and opening it
+changes it: so it is put back from a copy each time.
+"""
+
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.nifi.samples import home_of_sample, write_sample
+from tests.nifi.stopped import allocated
+from tests.nifi.stopping import Killed, StoppedChanges
+from tests.support import ManualClock
+from ullage.nifi.changes import Changes
+from ullage.nifi.home import NiFiHome
+from ullage.nifi.reclaiming import NiFiReclaimer
+from ullage.nifi.reclaimplan import Replays
+
+NOW_MILLIS = 4_000_000_000_000
+
+
+class JudgedSample:
+    """A sample that NiFi's classes wrote, and what they say of its FlowFiles: in order, with attributes and digests."""
+
+    def __init__(self, java: Sequence[str], place: Path, seed: int, ending: str) -> None:
+        self.place = place
+        self._java = [*java[:-1], "harness.Judge"]
+        self._model = place.with_name("model")
+        write_sample(java, place, seed, ending)
+        place.rename(self._model)
+        self.restore()
+        self.verdict = self.judge()
+        assert not [line for line in self.verdict if "short" in line or "unreadable" in line], self.verdict
+
+    @property
+    def home(self) -> NiFiHome:
+        found = home_of_sample(self.place)
+        return NiFiHome(found.flowfiles, found.containers, provenance=())
+
+    def restore(self) -> None:
+        """As it was when it was written."""
+        shutil.rmtree(self.place, ignore_errors=True)
+        # Not shutil.copytree: thousands of empty sections make it slow.
+        subprocess.run(["cp", "-a", "--sparse=never", str(self._model), str(self.place)], check=True)
+
+    def reclaim(self, replays: Replays = Replays.REFUSE, changes: Changes | None = None) -> int:
+        """The bytes that came back."""
+        return NiFiReclaimer(self.home, ManualClock(NOW_MILLIS), changes, is_assured=True).reclaim(replays, "").freed
+
+    def judge(self) -> list[str]:
+        """What NiFi has, once it has started. It was changed by that."""
+        command = [*self._java, str(self.place)]
+        told = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
+        return told.splitlines()[1:]
+
+
+def check_reclaim(sample: JudgedSample) -> int:
+    """NiFi opens it afterwards and has every FlowFile as before. Returns the bytes that came back."""
+    sample.restore()
+    before = allocated(sample.home)
+    freed = sample.reclaim()
+    assert before - allocated(sample.home) == freed > 0
+    assert sample.judge() == sample.verdict
+    return freed
+
+
+def check_stops(sample: JudgedSample, held: Callable[[], object], judged: int, chance: random.Random) -> int:
+    """A reclaim that is killed at any call, and finished: `held` each time, and NiFi's word on some of them."""
+    sample.restore()
+    counted = StoppedChanges()
+    sample.reclaim(changes=counted)
+    chosen = set(chance.sample(range(len(counted.calls)), min(judged, len(counted.calls))))
+    for number in range(len(counted.calls)):
+        sample.restore()
+        try:
+            sample.reclaim(changes=StoppedChanges(number, is_done=bool(number % 2)))
+        except Killed:
+            held()
+        else:
+            raise AssertionError(number)
+        if number in chosen and number % 3:  # NiFi may be started before it is finished, too
+            assert sample.judge() == sample.verdict, number
+            continue
+        sample.reclaim()
+        held()
+        if number in chosen:
+            assert sample.judge() == sample.verdict, number
+    return len(counted.calls)

@@ -1,0 +1,26 @@
+"""NiFi's own classes open what was reclaimed; `make nifi-full` has them do it a hundred times."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.harness import HarnessFailed
+from tests.nifi.judged import JudgedSample, check_reclaim
+from tests.nifi.samples import command
+
+
+@pytest.fixture(scope="session")
+def java() -> list[str]:
+    """What runs NiFi's classes; they are fetched and compiled at the first time."""
+    try:
+        return command(None)[1]
+    except HarnessFailed as error:  # no Maven, or no way to its packages: nothing that could be judged by
+        pytest.skip(str(error))
+
+
+def test_nifi_has_every_flowfile_after_a_reclaim(java: list[str], in_memory: Path) -> None:
+    """In order, with all attributes and every byte: of two containers, swap files, an overflow, clones and splits."""
+    sample = JudgedSample(java, in_memory / "nifi", 3, "killed")
+
+    assert check_reclaim(sample) > 0
+    assert len(sample.verdict) > 100
