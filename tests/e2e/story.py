@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.node import Cluster
-from tests.cluster.release import CHART, Flows, installed_on
+from tests.cluster.release import CHART, SPEC, Flows, installed_on
+from tests.e2e.buckets import BucketServer
 from ullage import FlowFile, Repository, Session
 
 POLLED = 500
@@ -22,6 +23,9 @@ class Story:
     """What the chapters tell each other."""
 
     flows: Flows
+    server: BucketServer
+    """Into which it may be backed up."""
+
     digests: dict[str, str] = field(default_factory=dict)
     """Of the contents that must be there to the end, by FlowFile."""
 
@@ -46,9 +50,11 @@ def story(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """An older chart is installed, and a repository is Ready whose window is closed."""
     folder = tmp_path_factory.mktemp("story")
     with installed_on(cluster, _older_chart(folder)), cluster.namespace(f"story-{secrets.token_hex(4)}") as place:
-        flows = Flows(cluster, place, folder)
+        server = BucketServer(cluster)
+        cluster.apply(server.secret(place))
+        flows = Flows(cluster, place, folder, SPEC | server.section)
         flows.begin()
-        yield Story(flows)
+        yield Story(flows, server)
         flows.close()
 
 
