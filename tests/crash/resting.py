@@ -1,6 +1,18 @@
-"""What a workload does to handles that rest on the disk: see `tests.crash.steps`."""
+"""What workloads do to handles that rest on the disk: see `tests.crash.steps`."""
 
-from tests.crash.steps import checkpoint, deed, patterned
+from tests.crash.specs import Restart
+from tests.crash.steps import (
+    LARGE,
+    Step,
+    broken,
+    checkpoint,
+    clean,
+    deed,
+    fails,
+    maintain,
+    patterned,
+    truncate,
+)
 from tests.support import ManualClock
 from ullage.engine.engine import Engine
 
@@ -31,3 +43,21 @@ def cool(repository: Engine, clock: ManualClock) -> None:
     checkpoint(repository, clock)
     while repository.spaces.handles.merge_step():
         continue
+
+
+HANDLE_RUNS: list[Step | Restart] = [
+    *[rest(30, 40, 50), rest(60, 70), cool, rest(35, 45, LARGE), cool, revise, checkpoint, clean],
+    Restart(is_kill=True),
+    *[rest(55, 65), cool, revise],
+    Restart(),
+    *[rest(75, 85), revise, cool, maintain(120), checkpoint, truncate],
+]
+"""Runs are written, merged while handles leave them, listed, and left out; a start finds all of it."""
+
+HANDLE_RUN_ERRORS: list[Step | Restart] = [
+    *[rest(30, 40, 50, 60), cool, rest(55, 65), broken(cool, fails("write", "*/handles/*.run"))],
+    broken(cool, fails("sync", "*/handles/*.run"), fails("unlink", "*/handles/*.run")),
+    broken(cool, fails("sync_directory", "*/runs/handles")),
+    *[broken(cool, fails("write", "*/snapshot.partial")), cool, revise, rest(70)],
+    *[broken(cool, fails("rename", "*/snapshot.partial")), revise, checkpoint],
+]

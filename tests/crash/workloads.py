@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tests.crash.leaving import ANSWERS, BLOCKS
-from tests.crash.resting import cool, rest, revise
+from tests.crash.resting import HANDLE_RUN_ERRORS, HANDLE_RUNS
 from tests.crash.specs import (
     DRAINED,
     ISOLATED,
@@ -320,24 +320,6 @@ REWRITE_ERRORS: list[Step | Restart] = [
 ]
 
 LIVES: list[Step] = [handles, expire, checkpoint, handles, clean, truncate]
-
-
-HANDLE_RUNS: list[Step | Restart] = [
-    *[rest(30, 40, 50), rest(60, 70), cool, rest(35, 45, LARGE), cool, revise, checkpoint, clean],
-    Restart(is_kill=True),
-    *[rest(55, 65), cool, revise],
-    Restart(),
-    *[rest(75, 85), revise, cool, maintain(120), checkpoint, truncate],
-]
-"""Runs are written, merged while handles leave them, listed, and left out; a start finds all of it."""
-
-HANDLE_RUN_ERRORS: list[Step | Restart] = [
-    *[rest(30, 40, 50, 60), cool, rest(55, 65), broken(cool, fails("write", "*/handles/*.run"))],
-    broken(cool, fails("sync", "*/handles/*.run"), fails("unlink", "*/handles/*.run")),
-    broken(cool, fails("sync_directory", "*/runs/handles")),
-    *[broken(cool, fails("write", "*/snapshot.partial")), cool, revise, rest(70)],
-    *[broken(cool, fails("rename", "*/snapshot.partial")), revise, checkpoint],
-]
 
 
 AILS: list[Step | Restart] = [
