@@ -253,3 +253,23 @@ def test_a_call_that_fails_leaves_what_the_next_one_finishes(replays: Replays, i
         undo(place)
 
         assert bytes_of(place.home) == before, number
+
+
+@pytest.mark.parametrize("replays", list(Replays))
+def test_what_was_reported_survives_a_loss_of_power(replays: Replays, in_memory: Path) -> None:
+    """What came back stays so, and what was taken back does: nothing is left to be synced."""
+    trial = Trial(in_memory, is_saved=True)
+    place = trial.begin()
+    before = bytes_of(place.home)
+    changes = trial.losing(-1)
+    place.reclaim(replays, changes)
+    after = bytes_of(place.home)
+
+    changes.lose()
+
+    assert bytes_of(place.home) == after
+    changes = trial.losing(-1)
+    place.undo(changes)
+    changes.lose()
+    assert bytes_of(place.home) == before
+    assert not list(Path(place.home.flowfiles).glob("ullage-reclaim*"))
