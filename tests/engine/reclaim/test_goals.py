@@ -141,6 +141,19 @@ def test_what_was_dead_before_is_a_backlog_and_no_failure() -> None:
     assert (full.miss.goal, full.miss.hindrance.kind) == ("diskToLive", GoalHindrance.BACKLOG)
 
 
+def test_a_bound_makes_it_do_more_and_tells_of_no_miss() -> None:
+    """After a start: what may be old is taken at once, and is no backlog unless it is known to be."""
+    unsure = file(1, 400)._replace(known_millis=NOW - HOUR)
+    kept = file(2, 400, hindrance=LIMIT)._replace(known_millis=NOW - HOUR)
+
+    decision = decide(sight(unsure, kept))
+
+    assert decision.chosen == (1,)
+    assert decision.miss is not None
+    assert (decision.miss.millis, decision.miss.hindrance) == (NOW + 23 * HOUR, LIMIT)
+    assert decide(sight(unsure)).miss is None
+
+
 def test_a_run_is_short_enough_to_think_again() -> None:
     """What is chosen at once is bounded by time, whatever waits."""
     decision = decide(sight(*(file(number, 23, copies=100 * MB) for number in range(500))))

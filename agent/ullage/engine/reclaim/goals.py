@@ -62,7 +62,8 @@ class Hindrance(NamedTuple):
 
 class DeadFile(NamedTuple):
     """A file with bytes that compaction may give back. The oldest of them died at `since_millis` or later; it gives so
-    many back, for so many copied, unless something hinders it.
+    many back, for so many copied, unless something hinders it. `known_millis`: since when one of them has been dead for
+    certain, where that is less than may be; 0: the same.
     """
 
     resource: int
@@ -70,6 +71,12 @@ class DeadFile(NamedTuple):
     gives_bytes: int
     copies_bytes: int
     hindrance: Hindrance | None = None
+    known_millis: int = 0
+
+    @property
+    def certain_millis(self) -> int:
+        """Since when its oldest dead byte has been dead at the least: what a miss is told by."""
+        return self.known_millis or self.since_millis
 
 
 class GoalSight(NamedTuple):
@@ -293,8 +300,8 @@ def _hindered(seen: GoalSight) -> list[Miss]:
     last = seen.millis + horizon(seen.goal)
     for file in held:
         assert file.hindrance is not None
-        if age is not None and file.since_millis + int(age) < last:
-            misses.append(Miss(max(seen.millis, file.since_millis + int(age)), "maxDeadAge", file.hindrance))
+        if age is not None and file.certain_millis + int(age) < last:
+            misses.append(Miss(max(seen.millis, file.certain_millis + int(age)), "maxDeadAge", file.hindrance))
     kept = sum(file.gives_bytes for file in held)
     if bound is not None and kept > bound:
         most = max(held, key=lambda file: file.gives_bytes)
@@ -306,8 +313,11 @@ def _hindered(seen: GoalSight) -> list[Miss]:
 def _foreseen(seen: GoalSight, free: Sequence[DeadFile], ahead: _Ahead) -> Iterator[Miss]:
     """What is missed now, and what is going to be though everything is done that may be: what would have to change."""
     bound = _dead_max(seen)
-    which: Bound = "diskToLive" if bound is not None and seen.dead_bytes > bound else "maxDeadAge"
-    if ahead.is_behind and ahead.held_millis:
+    age = int(seen.goal.max_dead_age or 0)
+    is_full = bound is not None and seen.dead_bytes > bound
+    is_late = age > 0 and any(file.certain_millis + age < seen.millis for file in free)
+    which: Bound = "diskToLive" if is_full else "maxDeadAge"
+    if ahead.is_behind and ahead.held_millis and (is_full or is_late):
         why = "what was dead before is being given back"
         yield Miss(seen.millis, which, Hindrance(GoalHindrance.BACKLOG, why, "nothing: it takes its time"))
     if ahead.missed is None and (not ahead.is_behind or ahead.held_millis):
