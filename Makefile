@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full nifi-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full goal-full nifi-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -90,6 +90,9 @@ spark-full: $(STAMP) ## A node stopped, killed, replaced or slow in each phase o
 
 validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTES=40 with one SEED, a failing seed replays
 	@ULLAGE_SEED=$(SEED) ULLAGE_VALIDITY_MINUTES=$(MINUTES) tools/stage "validity, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/validity
+
+goal-full: $(STAMP) ## A goal of compaction under four loads, a simulated day each, looked at each minute: ten minutes
+	@ULLAGE_GOAL_FULL=1 tools/stage goal $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/engine/reclaim/test_goal_held.py
 
 rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour
 	@ULLAGE_ROT_SAMPLE=1 ULLAGE_SALVAGE_ROUNDS=100 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot

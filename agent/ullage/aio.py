@@ -200,6 +200,7 @@ class AsyncReclamation(_Facade[Reclamation]):
     survey = _awaited(Reclamation.survey)
     explain = _awaited(Reclamation.explain)
     forecast = _awaited(Reclamation.forecast)
+    goal = _awaited(Reclamation.goal)
     resources = _iterated(Reclamation.resources)
     resource = _awaited(Reclamation.resource)
     policies = _awaited(Reclamation.policies)

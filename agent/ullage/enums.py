@@ -127,6 +127,45 @@ class GivenBack(StrEnum):
     """Only when somebody asks for it, or a setting changes."""
 
 
+class GoalDecider(StrEnum):
+    """What decided which files compaction takes, where spec.compaction has a goal.
+
+    >>> str(repository.reclamation.goal().decided_by)
+    'Nobody'
+    """
+
+    NOBODY = "Nobody"
+    """Nothing has to be done."""
+
+    GOAL = "Goal"
+
+    THRESHOLDS = "Thresholds"
+    """They keep the goal from the files that it asks for."""
+
+
+class GoalHindrance(StrEnum):
+    """What keeps a goal of compaction from being held.
+
+    >>> repository.reclamation.goal().hindrance in (None, *GoalHindrance)
+    True
+    """
+
+    BACKLOG = "Backlog"
+    """What was dead before the goal was set, which is being given back."""
+
+    WINDOW = "Window"
+    """Windows permit too little time."""
+
+    HOLDER = "Holder"
+    """A lease, a writer, or a file that is to be read first."""
+
+    LIMIT = "Limit"
+    """A limit or a threshold of the spec."""
+
+    DISK = "Disk"
+    """More dies than the disk copies."""
+
+
 class HolderKind(StrEnum):
     """What somebody holds, so that it does not go.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from tests.cli.test_commands import (
     configure,
@@ -13,7 +14,9 @@ from tests.cli.test_commands import (
     ullage,
     ullage_json,
 )
+from ullage.contract import ContractError, Duration, GoalSettings, dump, load_yaml
 from ullage.engine.engine import Engine
+from ullage_agent.cli.serve import with_goal
 from ullage_agent.cli.space import _seconds_until
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -64,6 +67,25 @@ def test_status_says_when_dead_bytes_come_back(root: Path) -> None:
     assert document["state"]["flow_files"] == 102
     assert {each["when"] for each in document["forecast"]["coming"]} >= {"NotByItself"}
     assert "not by itself" in ullage("plan", root=root).stdout
+
+
+def test_a_goal_is_told_and_can_be_an_option(root: Path) -> None:
+    """How it is held, and what will be missed and why; `serve` takes it without a document."""
+    fragment(root)
+    document = load_yaml(root.with_suffix(".yaml").read_text())
+    with_both = with_goal(document, 1.01, 3_600_000)
+    assert with_both.spec.compaction.goal == GoalSettings(disk_to_live=1.01, max_dead_age=Duration(3_600_000))
+    assert with_goal(with_both, None, None) == with_both
+    with pytest.raises(ContractError, match="maxDeadAge"):
+        with_goal(document, None, 1_000)
+    root.with_suffix(".yaml").write_text(yaml.safe_dump(dump(with_both)))
+
+    shown = ullage("status", root=root).stdout
+
+    assert "goal: disk / live at most 1.01, now 2." in shown
+    assert "goal: nothing dead for longer than 1h" in shown
+    assert "goal: diskToLive is missed now: container c1 is" in shown
+    assert "what helps: a lower spec.compaction.minUsedPercentage" in shown
 
 
 def test_people_see_what_it_costs(root: Path) -> None:

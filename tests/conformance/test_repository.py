@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ullage
-from ullage import EventQuery, GivenBack, Keep, Repository, SpaceUse
+from ullage import EventQuery, Keep, Repository
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.engine import Engine
 from ullage.errors import (
@@ -221,57 +221,6 @@ def test_a_plan_and_a_run_keep_to_the_operations_that_are_asked_for(repository: 
     assert none is not None
     assert (late.is_stopped or bool(late.left), late.freed_bytes, none.left, none.freed_bytes) == (True, 0, [], 0)
     assert reclamation.maintenance().windows == ()
-
-
-def test_every_allocated_byte_is_explained(repository: Repository) -> None:
-    """By container and use; what nobody points at says why it is still there."""
-    repository.handles.put(bytes(200_000))
-    repository.queues.put_many("gone", [bytes(300_000)])
-    repository.queues.drop("gone")
-
-    explanation = repository.reclamation.explain()
-
-    assert explanation.millis > 0
-    assert sum(share.bytes for share in explanation.shares) == explanation.allocated_bytes > 0
-    content = {share.use: share.bytes for share in explanation.shares if share.container}
-    assert content[SpaceUse.LIVE] == 200_000
-    assert content[SpaceUse.DUE] >= 300_000
-
-
-def test_every_dead_byte_says_when_it_comes_back(repository: Repository) -> None:
-    """By what operation; what is held, by whom; and what is kept for an undelete until its date."""
-    repository.handles.delete(repository.handles.put(bytes(200_000)))
-    repository.queues.put_many("gone", [bytes(300_000)])
-    repository.queues.drop("gone")
-
-    forecast = repository.reclamation.forecast()
-
-    assert sum(coming.bytes for coming in forecast.coming) == forecast.dead_bytes >= 500_000
-    due = next(coming for coming in forecast.coming if coming.use == SpaceUse.DUE)
-    assert (due.operation, due.bytes >= 300_000) == ("Delete", True)
-    assert due.when in (GivenBack.NOW, GivenBack.NEXT_RUN)
-    assert due.earliest_millis is not None
-    kept = next(coming for coming in forecast.coming if coming.use == SpaceUse.TOMBSTONE)
-    assert (kept.operation, kept.when) == (None, GivenBack.RETENTION_ENDS)
-    assert (kept.earliest_millis or 0) > forecast.millis
-    assert (kept.latest_millis, bool(kept.helps)) == (None, True)
-
-
-def test_the_archive_goes_when_somebody_says_so(archiving: Repository) -> None:
-    """What a run leaves it names, with its date; asked for the archive too, it gives that back."""
-    archiving.queues.put_many("gone", [bytes(300_000)])
-    archiving.queues.drop("gone")
-
-    first = archiving.reclamation.reclaim().report
-    assert first is not None
-    (kept,) = first.kept
-    assert (first.freed_bytes, kept.use, kept.bytes >= 300_000) == (0, SpaceUse.ARCHIVE, True)
-    assert kept.until_millis is not None
-    assert archiving.reclamation.plan().steps == []
-    assert [step.action for step in archiving.reclamation.plan(archive=True).steps] == ["delete"]
-    second = archiving.reclamation.reclaim(archive=True).report
-    assert second is not None
-    assert (second.freed_bytes >= 300_000, second.kept) == (True, [])
 
 
 def test_cleaning_takes_away_what_nobody_refers_to(repository: Repository) -> None:

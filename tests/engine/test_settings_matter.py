@@ -357,6 +357,8 @@ CASES: dict[str, Case] = {
     "compaction.minUsedPercentage": Case(99, _planned, LOOSE),
     "compaction.minReclaim": Case(1_000, _planned, LOOSE),
     "compaction.maxLiveFraction": Case(0.1, _planned, LOOSE),
+    "compaction.goal.diskToLive": Case(50, _planned, LOOSE),
+    "compaction.goal.maxDeadAge": Case("24h", _planned, LOOSE),
     "compaction.outputSize": Case("100Ki", _planned, LOOSE),
     "compaction.punch.enabled": Case(False, _planned, PUNCHING),
     "compaction.punch.minRun": Case("1Mi", _planned, PUNCHING),

@@ -14,7 +14,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tests.nifi.judged import JudgedSample, check_reclaim, check_stops
+from tests.nifi.judged import JudgedSample, check_events, check_reclaim, check_stops
 from tests.nifi.samples import command, home_of_sample, told, told_of
 from tests.nifi.test_reclaim import live_of_sample
 from tests.nifi.test_survey import LATER_MILLIS, live_of, sizes, survey
@@ -107,6 +107,10 @@ def main() -> None:
         version, java = command(source or None)
         for seed in range(first, first + samples):
             print(f"NiFi {version}, seed {seed}: {check_seed(java, seed)}", flush=True)
+        if source and samples:
+            with tempfile.TemporaryDirectory() as scratch:
+                check_events(java, Path(scratch) / "nifi")
+            print(f"NiFi {version}: events that were set aside stay aside", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
             happened, most, amid = check_beside(java, Path(scratch) / "nifi", first)
         print(

@@ -10,8 +10,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.nifi.samples import home_of_sample, write_sample
-from tests.nifi.stopped import allocated
+from tests.nifi.samples import home_of_sample, write_events, write_sample
+from tests.nifi.stopped import allocated, everything, stopped_nifi
 from tests.nifi.stopping import Killed, StoppedChanges
 from tests.support import ManualClock
 from ullage.nifi.changes import Changes
@@ -65,6 +65,27 @@ def check_reclaim(sample: JudgedSample) -> int:
     assert before - allocated(sample.home) == freed > 0
     assert sample.judge() == sample.verdict
     return freed
+
+
+def check_events(java: Sequence[str], place: Path) -> None:
+    """NiFi begins anew where its events were set aside, and leaves those alone; an undo brings them back."""
+    home = stopped_nifi(place)
+    (events,) = map(Path, home.provenance or ())
+    shutil.rmtree(events)
+    write_events(java, events)
+    (place / "copies").mkdir()
+    before = everything(events)
+    reclaimer = NiFiReclaimer(home, ManualClock(NOW_MILLIS))
+    (aside,) = reclaimer.reclaim(Replays.REFUSE, str(place / "copies")).set_aside
+    kept = {path.removeprefix(aside): what for path, what in everything(aside).items()}
+    assert kept == {path.removeprefix(str(events)): what for path, what in before.items()}
+    write_events(java, events)
+    assert {path.removeprefix(aside): what for path, what in everything(aside).items()} == kept
+    for path in events.iterdir():
+        if str(path) != aside:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    reclaimer.undo()
+    assert everything(events) == before
 
 
 def check_stops(sample: JudgedSample, held: Callable[[], object], judged: int, chance: random.Random) -> int:

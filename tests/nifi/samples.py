@@ -100,7 +100,7 @@ def write_events(java: Sequence[str], place: Path, count: int = 100) -> None:
         (f"default/{number % 7}/1700000000000-{number % 7}", number * 1_000, 10 + number) for number in range(count)
     ]
     command = [*java[:-1], "harness.Events", str(place), *(f"{file}/{begin}/{size}" for file, begin, size in names)]
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     subprocess.run(command, check=True, timeout=120, stderr=subprocess.DEVNULL)
     (place / "names.json").write_text(json.dumps(names))
 

@@ -28,7 +28,8 @@ from ullage.nifi.journal import Journal
 from ullage.nifi.moment import NiFiMoment
 from ullage.nifi.pieces import LONGEST_BYTES, PieceReader
 from ullage.nifi.swapfile import read_swap_file
-from ullage.nifi.trouble import NiFiDamage, NotSurveyable, TornFile, Unparsable
+from ullage.nifi.trouble import LISTED_MAX, NiFiDamage, NotSurveyable, TornFile, Unparsable
+from ullage_agent.cli.nifi_damages import say_damages
 
 KILLED = next(name for name in NAMES if name.endswith("killed"))
 FULL = "ULLAGE_NIFI_FULL" in os.environ
@@ -296,6 +297,26 @@ def test_a_journal_whose_schema_is_of_another_length_is_damaged(tmp_path: Path) 
     _, (damage,) = parse_journal(journal)
 
     assert "another length" in damage.what
+
+
+def test_a_journal_full_of_damage_is_told_in_a_few_lines(tmp_path: Path) -> None:
+    """The first ones, and how many more: two million filled a terminal, and 400 MB."""
+    journal = tmp_path / "0.journal"
+    count = LISTED_MAX + 1_000
+    journal.write_bytes(journal_header() + b"".join(transaction_of(number, b"\x09") for number in range(count)))
+
+    _, damages = parse_journal(journal)
+
+    assert len(damages) == LISTED_MAX + 1
+    assert damages[-1].what.startswith(f"1,000 more, the last: transaction {count - 1:,} ")
+    assert all(damage.loses_flowfiles for damage in damages)
+
+
+def test_a_damage_is_one_line_whatever_its_file_is_called(capfd: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint that is damaged names swap files as it likes."""
+    say_damages([NiFiDamage("swap/a\nullage: all is well", "it is missing", loses_flowfiles=True)])
+
+    assert len(capfd.readouterr().err.splitlines()) == 1
 
 
 def test_nothing_is_read_behind_the_end_of_a_journal(tmp_path: Path) -> None:

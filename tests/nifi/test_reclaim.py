@@ -25,7 +25,7 @@ from tests.nifi.stopped import (
     path_of,
     stopped_nifi,
 )
-from tests.nifi.stopping import StoppedChanges
+from tests.nifi.stopping import Killed, StoppedChanges
 from tests.nifi.test_running import HOLDS, journal_of, process
 from tests.support import ManualClock
 from ullage.errors import DiskFull
@@ -357,3 +357,73 @@ def live_of_sample(place: Path) -> list[tuple[str, bytes]]:
         assert len(data) == each.size
         found.append((each.uuid, data))
     return found
+
+
+def test_who_may_not_change_the_files_changes_nothing(home: NiFiHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where events are: they would be out of sight for nothing."""
+    before = of_nifi(home)
+    (events,) = home.provenance or ()
+    may = os.access
+    for refused in (path_of(home, MIXED), path_of(home, DEAD).parent, Path(events)):
+
+        def access(path: str, mode: int, refused: Path = refused) -> bool:
+            return Path(path) != refused and may(path, mode)
+
+        monkeypatch.setattr(os, "access", access)
+        with pytest.raises(PermissionError, match="run this as NiFi's user"):
+            reclaim(home)
+        assert of_nifi(home) == before
+        assert not list(Path(home.flowfiles).glob("ullage*"))
+
+
+def test_what_is_alive_by_now_is_not_finished(home: NiFiHome) -> None:
+    """Each step of what was begun is held against what lives, whoever wrote the intent."""
+    live = contents(home)
+    with pytest.raises(Killed):
+        reclaimer(home, StoppedChanges(12)).reclaim(REFUSE, "")
+    path = Path(home.flowfiles) / "ullage-reclaim.changing"
+    intent = json.loads(path.read_bytes())
+    for step in intent["steps"]:
+        if step["file"] == SHARED:
+            step["holes"][0] = [0, 5 * BLOCK]
+            step["gone"][0] = [0, 5 * BLOCK]
+    path.write_text(json.dumps(intent))
+
+    report = reclaim(home)
+
+    assert report.outcome is ReclaimOutcome.FINISHED
+    assert [(left.file, left.why) for left in report.passed_over] == [(SHARED, "something in it is alive by now")]
+    assert contents(home) == live
+    assert not path_of(home, DEAD).exists()
+
+
+def test_a_new_file_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An intent or a copy that a loss of power empties is none."""
+    synced: list[bytes] = []
+    sync = os.fsync
+
+    def seen(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append((tmp_path / "new").read_bytes())
+
+    monkeypatch.setattr(os, "fsync", seen)
+    Changes().write_new(str(tmp_path / "new"), [b"some", b"thing"])
+
+    assert synced == [b"something"]
+
+
+def test_another_file_of_the_same_name_length_and_date_is_left_alone(home: NiFiHome, tmp_path: Path) -> None:
+    """It was put there meanwhile, as a restore would do it."""
+    other = tmp_path / "other"
+    other.write_bytes(bytes(SIZES[MIXED]))
+    os.utime(other, ns=(OLD_NS, OLD_NS))
+
+    class Meddling(Changes):
+        def write_new(self, path: str, pieces: object) -> None:
+            super().write_new(path, pieces)  # type: ignore[arg-type]
+            other.rename(path_of(home, MIXED))
+
+    report = reclaimer(home, Meddling()).reclaim(REFUSE, "")
+
+    assert [left.file for left in report.passed_over] == [MIXED]
+    assert path_of(home, MIXED).stat().st_size == SIZES[MIXED]

@@ -12,6 +12,7 @@ from ullage.wire.space import (
     CleaningReport,
     CleaningRequest,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimUsage,
@@ -37,6 +38,9 @@ class RemoteReclamation(Reclamation):
 
     def forecast(self) -> SpaceForecast:
         return self._link.ask(wire.FORECAST_SPACE)
+
+    def goal(self) -> GoalStatus:
+        return self._link.ask(wire.GET_GOAL)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         after: int | None = 0

@@ -157,6 +157,7 @@ from ullage.contract.space_settings import (
     ArchiveSettings as ArchiveSettings,
     CompactionSettings as CompactionSettings,
     CompactionTrigger as CompactionTrigger,
+    GoalSettings as GoalSettings,
     LeaseSettings as LeaseSettings,
     PunchSettings as PunchSettings,
     TruncationMode as TruncationMode,

@@ -53,6 +53,7 @@ from ullage.contract.space_settings import (
     CompactionSettings,
     LeaseSettings,
     TruncationSettings,
+    goal_problems,
 )
 from ullage.contract.storage_settings import SOCKET_NAME, HostPath, StorageSettings, storage_problems
 from ullage.contract.units import Duration, Quantity
@@ -273,6 +274,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
             *_minimum_problems(self),
             *_order_problems(self),
             *window_problems(self.maintenance),
+            *goal_problems(self.compaction),
             *service_problems(self.service, self.tls, self.auth),
             *fleet_problems(self),
             *affinity_problems(self.affinity),

@@ -3,6 +3,7 @@ contract.py).
 """
 
 import enum
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 from msgspec import Meta
@@ -87,6 +88,28 @@ class PunchSettings(Settings, frozen=True, kw_only=True):
     file take seconds."""
 
 
+class GoalSettings(Settings, frozen=True, kw_only=True):
+    """What compaction has to hold. With a goal it takes files when the goal asks for it, and not every checkFrequency;
+    the thresholds go on to hold. Without one it takes what the thresholds allow, every checkFrequency.
+    """
+
+    disk_to_live: Annotated[float, Meta(gt=1, le=100)] | None = None
+    """The most that content may take on the disk, as a multiple of what lives, archive and deleted handles aside: 1.2
+    lets a sixth of it be dead. Null sets no bound."""
+
+    max_dead_age: Duration | None = None
+    """How long a byte may be dead before it is given back, archive and deleted handles aside; at least 10m. Null sets
+    no bound."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a goal."""
+        return self.disk_to_live is not None or self.max_dead_age is not None
+
+
+DEAD_AGE_MIN: Final = 600_000
+"""Of a goal: what died is looked for each minute, and a rewrite takes its time."""
+
 POLICIES: Final = ("StatsBased", "CompactAll")
 """What every agent has."""
 
@@ -142,6 +165,16 @@ class CompactionSettings(Settings, frozen=True, kw_only=True):
 
     punch: PunchSettings = PunchSettings()
     """Punching holes, which copies nothing."""
+
+    goal: GoalSettings = GoalSettings()
+    """What compaction has to hold. What it cannot hold within the thresholds above it says beforehand."""
+
+
+def goal_problems(compaction: CompactionSettings) -> Iterator[str]:
+    """What a bare type cannot say."""
+    age = compaction.goal.max_dead_age
+    if age is not None and age < DEAD_AGE_MIN:
+        yield f"spec.compaction.goal.maxDeadAge: {age} is below 10m"
 
 
 class LeaseSettings(Settings, frozen=True, kw_only=True):

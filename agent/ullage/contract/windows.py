@@ -152,18 +152,23 @@ class Calendar:
         )
 
     def allowed_millis(self, operation: MaintenanceOperation, since: int, until: int) -> int:
-        """For how long the operation was allowed between two moments. Where windows opened more than OPENINGS_MAX times
-        meanwhile, what is beyond counts as a whole.
+        """For how long the operation was allowed between two moments."""
+        return sum(end - start for start, end in self.spans(operation, since, until))
+
+    def spans(self, operation: MaintenanceOperation, since: int, until: int) -> Iterator[tuple[int, int]]:
+        """When the operation is allowed between two moments, from and to, in order. Where windows open more than
+        OPENINGS_MAX times meanwhile, what is beyond counts as a whole.
         """
-        allowed, at = 0, since
+        at = since
         for _ in range(OPENINGS_MAX):
             opens = self._opening(operation, at)
             if opens is None or opens >= until:
-                return allowed
+                return
             closes, _ = self._closing(operation, opens)
             at = min(until, opens + HORIZON_MILLIS if closes is None else closes)
-            allowed += at - opens
-        return allowed + until - at
+            yield opens, at
+        if at < until:
+            yield at, until
 
     def openings(self, millis: int) -> list[Opening]:
         """Every window's last and next opening, in the order of the document."""

@@ -29,6 +29,7 @@ from ullage.interface.reclamation import Reclamation
 from ullage.wire.space import (
     CleaningReport,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimPage,
@@ -80,7 +81,10 @@ class EmbeddedReclamation(Reclamation):
         if ticket.run:
             compactor.require_admin(actions_of(request))
         plan = planned(self._engine, request)  # people pass over the guards, windows do not
-        report = compactor.execute(plan, reclamation.ticket(is_revoked=is_revoked), ticket.bytes_per_second)
+        rate = ticket.bytes_per_second
+        if rate is None and not ticket.run:
+            rate = compactor.goal_rate
+        report = compactor.execute(plan, reclamation.ticket(is_revoked=is_revoked), rate)
         if MaintenanceOperation.TRUNCATE in ticket.operations and not ticket.run:
             report.merge(reclamation.truncate())
         return report.refusal or ("stopped before its end" if report.is_stopped else "")
@@ -104,6 +108,9 @@ class EmbeddedReclamation(Reclamation):
         coming = list(map(documents.space_coming, self._engine.account.forecast(self._engine.spec)))
         dead = sum(each.bytes for each in coming)
         return SpaceForecast(millis=self._engine.clock.now_millis(), dead_bytes=dead, coming=coming)
+
+    def goal(self) -> GoalStatus:
+        return documents.goal_status(self._engine.spec.compaction.goal, self._engine.compactor.goal.figures)
 
     def resources(self) -> Iterator[ResourceClaimUsage]:
         found, leased = self._figures(sorted(self._engine.ledger.indexes(0)))

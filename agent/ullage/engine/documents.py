@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from ullage.clock import LATEST_MILLIS
+from ullage.contract import GoalSettings
 from ullage.engine.believed import ClockReading
 from ullage.engine.byteranges import ByteRange, unpack_ranges
 from ullage.engine.content.containers import Container
@@ -17,6 +18,8 @@ from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.lineage import LineageGraph
 from ullage.engine.provenance.query import Page, Unreadable
 from ullage.engine.reclaim.accounting import Share
+from ullage.engine.reclaim.goalkeeper import GoalFigures
+from ullage.engine.reclaim.goals import GoalDecision
 from ullage.engine.reclaim.pacing import OPERATIONS
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.report import ReclamationReport
@@ -32,6 +35,7 @@ from ullage.wire.setaside import DATA_SHOWN, FLOW_FILES_SHOWN, RecordSetAside
 from ullage.wire.space import (
     ContainerUsage,
     FileRange,
+    GoalStatus,
     Plan,
     PlannedAction,
     ResourceClaimMap,
@@ -283,6 +287,31 @@ def space_coming(found: ExpectedReturn) -> SpaceComing:
         operation=OPERATIONS.get(found.action),
         earliest_millis=found.earliest_millis or None,
         latest_millis=found.latest_millis or None,
+    )
+
+
+def goal_status(goal: GoalSettings, figures: GoalFigures | None) -> GoalStatus:
+    """How a goal is held; `figures` are of the last look."""
+    decision = GoalDecision() if figures is None else figures.decision
+    miss = decision.miss
+    return GoalStatus(
+        disk_to_live=goal.disk_to_live,
+        max_dead_age_millis=None if goal.max_dead_age is None else int(goal.max_dead_age),
+        looked_millis=None if figures is None else figures.millis,
+        disk_to_live_now=None if figures is None else figures.disk_to_live or None,
+        dead_bytes=0 if figures is None else figures.dead_bytes,
+        hindered_bytes=0 if figures is None else figures.hindered_bytes,
+        oldest_dead_millis=None if figures is None else figures.oldest_millis or None,
+        dead_per_second=0.0 if figures is None else round(figures.dead_per_second, 3),
+        copied_per_second=0.0 if figures is None else round(figures.copied_per_second, 3),
+        decided_by=decision.decider,
+        chosen_files=len(decision.chosen),
+        bytes_per_second=decision.rate,
+        will_miss=None if miss is None else miss.goal,
+        will_miss_millis=None if miss is None else miss.millis,
+        hindrance=None if miss is None else miss.hindrance.kind,
+        reason="" if miss is None else miss.hindrance.reason,
+        helps="" if miss is None else miss.hindrance.helps,
     )
 
 

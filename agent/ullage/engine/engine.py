@@ -245,7 +245,7 @@ class Engine:
         executor = Executor(parts)
         reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones_in, self.spec, permission, self._tell)
         rewriter = Rewriter(parts, executor, self.spec.compaction.output_size)
-        compactor = Compactor(parts, reclaimer, rewriter, self.spec, self._tell)
+        compactor = Compactor(parts, reclaimer, rewriter, self.log, self.spec, self._tell)
         return reclaimer, compactor, SpaceAccount(self._held, self.root, parts, reclaimer, compactor)
 
     restore_backup = staticmethod(restore)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ullage.contract import CompactionTrigger
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.blockruns import STEP_BYTES
+from ullage.engine.reclaim.goalkeeper import LOOK_SECONDS
 from ullage.engine.reclaim.returns import TaskTime
 
 EXPIRATION_FREQUENCY_SECONDS = 60.0
@@ -74,7 +75,8 @@ class MaintenanceRunner:
         ]
         self._tasks = [Task(name, frequency, run, now + frequency) for name, frequency, run in plan]
         # Also at start: what died before the last end may be much.
-        self._tasks.append(Task("compact", spec.compaction.check_frequency.seconds, self._compact, now, is_heavy=True))
+        often = LOOK_SECONDS if spec.compaction.goal.is_set else spec.compaction.check_frequency.seconds
+        self._tasks.append(Task("compact", often, self._compact, now, is_heavy=True))
         repository.account.times = self.times
 
     def times(self) -> dict[str, TaskTime]:

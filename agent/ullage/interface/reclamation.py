@@ -8,6 +8,7 @@ from ullage.interface.checks import run_request
 from ullage.wire.space import (
     CleaningReport,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimUsage,
@@ -65,6 +66,14 @@ class Reclamation(ABC):
 
         >>> forecast = repository.reclamation.forecast()
         >>> sum(coming.bytes for coming in forecast.coming) == forecast.dead_bytes
+        True
+        """
+
+    @abstractmethod
+    def goal(self) -> GoalStatus:
+        """How `spec.compaction.goal` is held, what was decided in the last minute, and what will be missed and why.
+
+        >>> repository.reclamation.goal().disk_to_live is None  # there is no goal
         True
         """
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ullage.nifi.trouble import NiFiDamage
+from ullage.nifi.trouble import Damages, NiFiDamage
 
 ARCHIVE: Final = "archive"
 SECTION: Final = re.compile(r"\d{1,4}")
@@ -56,8 +56,13 @@ class ContentListing:
         self.files: dict[str, ClaimFile] = {}
         self.archive = FileTotals()
         self.foreign = FileTotals()
-        self.damages: list[NiFiDamage] = []
+        self._damages = Damages()
         self._containers = containers
+
+    @property
+    def damages(self) -> list[NiFiDamage]:
+        """What could not be read, or not looked at."""
+        return self._damages.all()
 
     def read(self) -> None:
         """List all containers; a folder that can't be read is a damage."""
@@ -145,10 +150,10 @@ class ContentListing:
         except OSError as error:
             self._damaged(path, error)
         except ValueError as error:  # nifi.properties names no directory: one with NUL, or half of a character
-            self.damages.append(NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False))
+            self._damages.add(NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False))
 
     def _damaged(self, path: str, error: OSError) -> None:
-        self.damages.append(NiFiDamage(path, f"it can't be read: {error.strerror}", loses_flowfiles=False))
+        self._damages.add(NiFiDamage(path, f"it can't be read: {error.strerror}", loses_flowfiles=False))
 
 
 def _facts(found: os.stat_result) -> ClaimFile:

@@ -16,7 +16,7 @@ from ullage.nifi.fields import INLINE, OUT_OF_BYTES, Read, SchemaField, read_sch
 from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import LONGEST_BYTES, PIECE_BYTES
 from ullage.nifi.spans import Span, merged
-from ullage.nifi.trouble import NiFiDamage, TornFile, Unparsable
+from ullage.nifi.trouble import Damages, NiFiDamage, TornFile, Unparsable
 
 WRITER: Final = "EventIdFirstSchemaRecordWriter"
 VERSION: Final = 1
@@ -40,15 +40,20 @@ def event_files(names: Iterable[str]) -> list[str]:
 
 
 class NamedContents:
-    """The spans of files that events name. `damages`: event files that could not be read, or not to their end."""
+    """The spans of files that events name."""
 
     def __init__(self, files: Container[str]) -> None:
         """`files`: those that matter; of other ones nothing is kept."""
-        self.damages: list[NiFiDamage] = []
+        self._damages = Damages()
         self.events = 0
         self._files = files
         self._spans: dict[str, list[Span]] = {}
         self._limits: dict[str, int] = {}
+
+    @property
+    def damages(self) -> list[NiFiDamage]:
+        """Event files that could not be read, or not to their end."""
+        return self._damages.all()
 
     def read(self, directories: Iterable[str]) -> None:
         """All event files of NiFi's provenance directories, newest included. One that is not there has none."""
@@ -97,7 +102,7 @@ class NamedContents:
             self._limits[file] = 2 * len(spans) + PENDING_SPANS
 
     def _damaged(self, file: str, what: str) -> None:
-        self.damages.append(NiFiDamage(file, what, loses_flowfiles=False))
+        self._damages.add(NiFiDamage(file, what, loses_flowfiles=False))
 
 
 def _plain(raw: IO[bytes], *, is_compressed: bool) -> IO[bytes]:

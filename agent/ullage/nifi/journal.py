@@ -15,7 +15,7 @@ from ullage.nifi.fields import OUT_OF_BYTES, text
 from ullage.nifi.flowfiles import Attributes, FlowFileMap, FlowFileUpdate, RecordFormat, check_writer
 from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import LONGEST_BYTES, PIECE_BYTES, PieceReader
-from ullage.nifi.trouble import NiFiDamage, NotSurveyable, TornFile, Unparsable
+from ullage.nifi.trouble import Damages, NiFiDamage, NotSurveyable, TornFile, Unparsable
 
 WRITER: Final = "org.apache.nifi.wali.LengthDelimitedJournal"
 VERSION: Final = 1
@@ -39,12 +39,17 @@ class Journal:
         """The last transaction that was read; -1: none."""
         self.is_complete = False
         """NiFi has closed it, or what follows can't be read: nothing more comes from it."""
-        self.damages: list[NiFiDamage] = []
+        self._damages = Damages()
         self._directory = directory
         self._attributes = attributes
         self._format: RecordFormat | None = None
         self._descriptor = open_regular(os.path.join(directory, name))
         self._pieces = PieceReader(self._descriptor, 0)
+
+    @property
+    def damages(self) -> list[NiFiDamage]:
+        """What could not be read of it."""
+        return self._damages.all()
 
     @property
     def position(self) -> int:
@@ -164,4 +169,4 @@ class Journal:
         return True
 
     def _damaged(self, file: str, what: str) -> None:
-        self.damages.append(NiFiDamage(file, what, loses_flowfiles=True))
+        self._damages.add(NiFiDamage(file, what, loses_flowfiles=True))

@@ -296,7 +296,7 @@ class NiFiMoment:
     def _follow(self) -> None:
         """Read what was written since, in new journals too. MomentLost if one of them, or part of it, has gone by."""
         newest = self._journals[-1].first if self._journals else self._transaction
-        before = len(self._log_damages())
+        before = self._log_damages()
         try:
             for name in self._journal_names():
                 if first_of(name) > newest:
@@ -306,7 +306,7 @@ class NiFiMoment:
         for journal in self._journals:  # all but the last were complete before the next one began
             journal.reach()
         self._read_journals(is_following=True)
-        if len(self._log_damages()) > before:
+        if self._log_damages() != before:
             raise MomentLost
 
     def _damaged(self, file: str, what: str) -> None:

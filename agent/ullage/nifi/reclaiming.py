@@ -106,6 +106,7 @@ class NiFiReclaimer:
         if not plan.steps:
             return ReclaimReport(ReclaimOutcome.NOTHING, damages=damages, plan=plan)
         intent = self._intent(plan, copies, state)
+        _refuse_unchangeable(intent)
         self._prepare(intent)
         report = self._change(intent, ReclaimReport(ReclaimOutcome.DONE, damages=damages, plan=plan))
         self._intents.move(Stage.CHANGING, Stage.DONE)
@@ -331,6 +332,16 @@ def _refuse_unlike(step: FileStep, found: os.stat_result, *, is_new: bool) -> No
     is_same = found.st_ino == step.inode and found.st_size in sizes and found.st_nlink == 1
     if not is_same or (is_new and found.st_mtime_ns != step.modified_ns):
         raise _Unlike("it changed since it was looked at")
+
+
+def _refuse_unchangeable(intent: ReclaimIntent) -> None:
+    """PermissionError before the first change: events would be out of sight for nothing."""
+    for path in map(intent.path_of, intent.steps):
+        if not (os.access(path, os.W_OK) and os.access(os.path.dirname(path), os.W_OK)):
+            raise PermissionError(errno.EACCES, "may not be changed: run this as NiFi's user or as root", path)
+    for directory in {entry.directory for entry in intent.set_aside}:
+        if not os.access(directory, os.W_OK):
+            raise PermissionError(errno.EACCES, "may not be changed: run this as NiFi's user or as root", directory)
 
 
 def _lives(step: FileStep, known: SeenFile | None) -> bool:

@@ -1,5 +1,7 @@
 """What keeps a NiFi's file from being read, and how it is told."""
 
+from typing import Final
+
 import msgspec
 
 from ullage.errors import InvalidArgument, NotFound, RepositoryLocked
@@ -42,3 +44,34 @@ class NiFiDamage(msgspec.Struct, frozen=True):
     file: str
     what: str
     loses_flowfiles: bool
+
+
+LISTED_MAX: Final = 100
+"""Damages of one journal, or of one listing, that are told one by one. A journal of 28 MB had two million."""
+
+
+class Damages:
+    """What was found amiss in one place: the first ones, and how many more."""
+
+    def __init__(self) -> None:
+        self._first: list[NiFiDamage] = []
+        self._more = 0
+        self._last: NiFiDamage | None = None
+
+    def add(self, damage: NiFiDamage) -> None:
+        """One more."""
+        if len(self._first) < LISTED_MAX:
+            self._first.append(damage)
+        else:
+            self._more += 1
+            loses = damage.loses_flowfiles or (self._last is not None and self._last.loses_flowfiles)
+            self._last = msgspec.structs.replace(damage, loses_flowfiles=loses)
+
+    def all(self) -> list[NiFiDamage]:
+        """Each of the first ones, and one for all that came after them, which says how many."""
+        if self._last is None:
+            return list(self._first)
+        return [
+            *self._first,
+            msgspec.structs.replace(self._last, what=f"{self._more:,} more, the last: {self._last.what}"),
+        ]

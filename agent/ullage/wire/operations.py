@@ -68,6 +68,7 @@ from ullage.wire.space import (
     CleaningReport,
     CleaningRequest,
     CompactionPolicies,
+    GoalStatus,
     Plan,
     ResourceClaimMap,
     ResourceClaimPage,
@@ -332,6 +333,9 @@ EXPLAIN_SPACE: Final = reading("explainSpace", "/v1/reclamation/explanation", Sp
 
 FORECAST_SPACE: Final = reading("forecastSpace", "/v1/reclamation/forecast", SpaceForecast, SPACE)
 """Say of every dead byte of content by what and when it comes back, or what keeps it and what would help."""
+
+GET_GOAL: Final = reading("getGoal", "/v1/reclamation/goal", GoalStatus, SPACE)
+"""Say how spec.compaction.goal is held, what was decided, and what will be missed and why."""
 
 LIST_RESOURCE_CLAIMS: Final = reading("listResourceClaims", "/v1/reclamation/resources", ResourceClaimPage, SPACE)
 """List resource claims by index, for a map of the disk."""

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from ullage.contract import MaintenanceOperation
-from ullage.enums import GivenBack, SpaceUse
+from ullage.enums import GivenBack, GoalDecider, GoalHindrance, SpaceUse
 
 
 class ContainerUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +145,61 @@ class SpaceForecast(msgspec.Struct, frozen=True, kw_only=True):
 
     coming: list[SpaceComing]
     """The same bytes, soonest first."""
+
+
+class GoalStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How the goal of compaction is held, as of the last look, and what is to be expected."""
+
+    disk_to_live: float | None
+    """The bound of `spec.compaction.goal`; None: there is none."""
+
+    max_dead_age_millis: int | None
+    """The same."""
+
+    looked_millis: int | None
+    """When that was; None: there is no goal, or nobody has looked yet."""
+
+    disk_to_live_now: float | None
+    """None: nothing lives, or nobody has looked."""
+
+    dead_bytes: int
+    """What compaction may give back, whole blocks."""
+
+    hindered_bytes: int
+    """Those of them that a threshold, a lease, a writer or a window keeps from it."""
+
+    oldest_dead_millis: int | None
+    """Since when the oldest of them has been dead for certain; None: nothing is."""
+
+    dead_per_second: float
+    """Bytes that come to be given back each second, on average."""
+
+    copied_per_second: float
+    """Bytes that rewrites copied a second when the disk was what bounded them; 0: it never was."""
+
+    decided_by: GoalDecider
+    """What decided last which files are taken."""
+
+    chosen_files: int
+    """How many files the goal has taken now."""
+
+    bytes_per_second: int
+    """How fast they may be copied; 0: nothing is to be done."""
+
+    will_miss: Literal["diskToLive", "maxDeadAge"] | None
+    """Which bound will not be held, or is not; None: all that is foreseen is well."""
+
+    will_miss_millis: int | None
+    """From when on."""
+
+    hindrance: GoalHindrance | None
+    """What is in the way."""
+
+    reason: str
+    """The same in words."""
+
+    helps: str
+    """What would help."""
 
 
 class ResourceClaimUsage(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.nifi_damages import say_damages
 from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, json_output, option
 from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
 
@@ -101,8 +102,7 @@ def survey(
         print_json(msgspec.to_builtins(found) | {"ratio": found.space.ratio})
     else:
         _print(found)
-    for damage in found.damages:
-        say(f"{damage.file}: {damage.what}")
+    say_damages(found.damages)
     if not found.is_complete:
         say("Not all FlowFiles could be read: what is dead here may be theirs.")
         sys.exit(ExitCode.INCOMPLETE)
@@ -171,8 +171,7 @@ def pins(
         nifi_pins.print_pins(found, freeing, files=files, flowfiles=flowfiles, tails=tails)
     else:
         tell(f"Written to {' and '.join(str(path) for path in (parquet, html) if path is not None)}")
-    for damage in found.damages:
-        say(f"{damage.file}: {damage.what}")
+    say_damages(found.damages)
     if not found.is_complete:
         say("Not all FlowFiles could be read: these files may have more of them.")
         sys.exit(ExitCode.INCOMPLETE)

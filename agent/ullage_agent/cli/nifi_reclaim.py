@@ -13,7 +13,8 @@ import click
 import msgspec
 
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
+from ullage_agent.cli.nifi_damages import say_damages
+from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell, visible
 
 if TYPE_CHECKING:
     from ullage.nifi.home import NiFiHome
@@ -55,19 +56,18 @@ def print_report(report: ReclaimReport, *, as_json: bool) -> None:
     else:
         _print_report(report)
     for each in report.passed_over:
-        say(f"{each.file}: left as it is: {each.why}")
+        say(visible(f"{each.file}: left as it is: {each.why}"))
     end(report.damages, report.plan.doubts if report.plan is not None else (), is_whole=not report.passed_over)
 
 
 def end(damages: Iterable[NiFiDamage], doubts: Iterable[str], *, is_whole: bool = True) -> None:
     """Say what could not be read, and why nothing is done; INCOMPLETE if that is so."""
     reasons = list(doubts)
-    for damage in damages:
-        say(f"{damage.file}: {damage.what}")
+    say_damages(damages)
     if reasons:
-        say(f"Nothing is touched, because it can't be known what is alive: {reasons[0]}")
+        say(visible(f"Nothing is touched, because it can't be known what is alive: {reasons[0]}"))
         for reason in reasons[1:]:
-            say(f"and: {reason}")
+            say(visible(f"and: {reason}"))
     if reasons or not is_whole:
         sys.exit(ExitCode.INCOMPLETE)
 

@@ -6,19 +6,34 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.options import DURATION, FILE, command, from_environment, on_files, option
 from ullage_agent.cli.output import say, tell
 
+if TYPE_CHECKING:
+    from ullage.contract import ContentRepository
+
 
 @command()
 @option("--init", "make", is_flag=True, help="Make the repository if there is none; else that is an error.")
 @from_environment("NAME", "--node", default="", help="This node's name in handles; else the host's.")
+@option(
+    "--disk-to-live",
+    type=click.FloatRange(1, 100, min_open=True),
+    help="Give space back so that content takes at most this many times what lives: spec.compaction.goal.diskToLive.",
+)
+@option(
+    "--max-dead-age",
+    type=DURATION,
+    help="The same so that no byte is dead for longer: spec.compaction.goal.maxDeadAge.",
+)
 @on_files
-def serve(where: ChosenRepository, make: bool, node: str) -> None:
+def serve(where: ChosenRepository, make: bool, node: str, disk_to_live: float | None, max_dead_age: int | None) -> None:
     """Serve a repository over HTTP until Ctrl-C or SIGTERM. SIGHUP reads the configuration again.
 
     Without --root and --config: a repository of this user, made if need be, for this machine alone.
@@ -32,7 +47,11 @@ def serve(where: ChosenRepository, make: bool, node: str) -> None:
         make = True
         say(f"no --root and no --config: the repository is {own}")
         where = replace(where, root=own)
-    Server(where.document, node=node, makes=make, on_ready=_say_where).run()
+
+    def document() -> ContentRepository:
+        return with_goal(where.document(), disk_to_live, max_dead_age)
+
+    Server(document, node=node, makes=make, on_ready=_say_where).run()
 
 
 @command()
@@ -58,6 +77,24 @@ def token(file: Path, name: str, rights: tuple[str, ...], expires_in: int) -> No
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     tell(secret)
+
+
+def with_goal(
+    document: ContentRepository, disk_to_live: float | None, max_dead_age_millis: int | None
+) -> ContentRepository:
+    """The description with a goal of compaction in it; what is None stays as it says. ContractError for one that there
+    is not.
+    """
+    from ullage.contract import Duration
+
+    changed = msgspec.structs.replace
+    goal = document.spec.compaction.goal
+    if disk_to_live is not None:
+        goal = changed(goal, disk_to_live=disk_to_live)
+    if max_dead_age_millis is not None:
+        goal = changed(goal, max_dead_age=Duration(max_dead_age_millis))
+    compaction = changed(document.spec.compaction, goal=goal)
+    return changed(document, spec=changed(document.spec, compaction=compaction))
 
 
 def _own_root() -> Path:

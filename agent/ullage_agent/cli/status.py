@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ullage.contract import Duration
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.forecast import show_forecast
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import command, on_repository
-from ullage_agent.cli.output import console, many, print_json, tell
+from ullage_agent.cli.output import console, many, moment, print_json, size, tell
 from ullage_agent.cli.space import survey_document, survey_table
 
 if TYPE_CHECKING:
     from ullage.wire.service import ServiceStatus
+    from ullage.wire.space import GoalStatus
 
 
 @command()
@@ -28,8 +30,9 @@ def status(where: ChosenRepository, as_json: bool) -> None:
     """
     with where.opened() as repository, interrupts.allowed():
         state, forecast = repository.state(), repository.reclamation.forecast()
+        goal = repository.reclamation.goal()
     if as_json:
-        print_json({"state": msgspec.to_builtins(state), "forecast": msgspec.to_builtins(forecast)})
+        print_json(msgspec.to_builtins({"state": state, "forecast": forecast, "goal": goal}))
         return
     for line in _lines(state):
         tell(line)
@@ -37,9 +40,30 @@ def status(where: ChosenRepository, as_json: bool) -> None:
     console().print(survey_table(survey_document(state.containers)))
     tell("")
     show_forecast(forecast)
+    for line in goal_lines(goal, forecast.millis):
+        tell(line)
     for each in state.windows:
         if not each.may_start:
             tell(f"{each.operation} may not begin now: {each.reason}")
+
+
+def goal_lines(goal: GoalStatus, millis: int) -> list[str]:
+    """How a goal of compaction is held, and what is to be expected; nothing where there is none."""
+    found = []
+    if goal.disk_to_live is not None:
+        now = "unknown" if goal.disk_to_live_now is None else f"{goal.disk_to_live_now:.2f}"
+        found.append(f"goal: disk / live at most {goal.disk_to_live:g}, now {now}")
+    if goal.max_dead_age_millis is not None:
+        age = 0 if goal.oldest_dead_millis is None else max(0, millis - goal.oldest_dead_millis)
+        found.append(f"goal: nothing dead for longer than {Duration(goal.max_dead_age_millis)}, now {age // 60_000}m")
+    if found and goal.chosen_files:
+        found.append(f"goal: {many(goal.chosen_files, 'file')} taken, at {size(goal.bytes_per_second)} a second")
+    if goal.will_miss is not None and goal.will_miss_millis is not None:
+        since = (
+            "is missed now" if goal.will_miss_millis <= millis else f"will be missed at {moment(goal.will_miss_millis)}"
+        )
+        found.append(f"goal: {goal.will_miss} {since}: {goal.reason}; what helps: {goal.helps}")
+    return found
 
 
 def _lines(state: ServiceStatus) -> list[str]:

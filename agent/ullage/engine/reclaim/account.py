@@ -28,8 +28,9 @@ from ullage.engine.reclaim.accounting import (
 )
 from ullage.engine.reclaim.compactor import HEAVY, Compactor
 from ullage.engine.reclaim.execute import ReclamationParts
+from ullage.engine.reclaim.goalkeeper import GoalFigures
 from ullage.engine.reclaim.pacing import OPERATIONS
-from ullage.engine.reclaim.plan import ReclamationStep, plan_release, plan_truncation
+from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep, plan_release, plan_truncation
 from ullage.engine.reclaim.reclamation import Reclaimer
 from ullage.engine.reclaim.returns import ExpectedReturn, Forecast, TaskTime
 from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures, SpaceSurvey
@@ -184,16 +185,19 @@ class SpaceAccount:
     def _grounds(self, survey: SpaceSurvey, spec: ContentRepositorySpec) -> Grounds:
         """What holds dead bytes back now."""
         settings = spec.compaction
-        rewrites: list[ReclamationStep] = []
+        possible = self._compactor.plan().steps
         guarded = self._compactor.plan(keeps_guards=True)
         release = plan_release(survey.resources, spec.archive, survey.evacuated)
         due = [*release.steps, *plan_truncation(survey, spec).steps]
+        goal = self._compactor.goal.figures
+        deadlines = {} if goal is None else goal.deadlines
+        rewrites: list[ReclamationStep] = []
         if settings.enabled and CompactionTrigger.PERIODIC in settings.triggers:
-            due += [step for step in guarded.steps if step.action in HEAVY]
-            rewrites = [step for step in due if step.action == Action.REWRITE]
-            why = (
-                "; ".join(dict.fromkeys((*guarded.notes, guarded.reason))) or "below the thresholds of spec.compaction"
-            )
+            heavy = [step for step in (guarded.steps if goal is None else possible) if step.action in HEAVY]
+            heavy = [step for step in heavy if goal is None or step.resource in deadlines]
+            due += heavy
+            rewrites = [step for step in heavy if step.action == Action.REWRITE]
+            why = _why_not_due(guarded, goal)
         else:
             why = "spec.compaction runs by itself only with enabled: true and the trigger Periodic"
         return Grounds(
@@ -206,13 +210,14 @@ class SpaceAccount:
             self._leases(survey),
             {each.resource for each in survey.resources if self._parts.ledger.set_aside.may_mean(each.resource)},
             worth_of(due),
-            worth_of(self._compactor.plan().steps),
+            worth_of(possible),
             self._refusals(survey.millis, spec),
             {container.name: why for container in survey.containers},
             {container.name: _why_not_cut(container, spec) for container in survey.containers},
             sum(step.copies_bytes for step in rewrites),
             {each.name for each in survey.containers if each.usage.percentage > spec.archive.max_usage_percentage},
             self._reclaimer.orphans.adoption_millis,
+            deadlines,
         )
 
     def _refusals(self, millis: int, spec: ContentRepositorySpec) -> dict[Action, Obstacle]:
@@ -261,3 +266,11 @@ def _why_not_cut(container: ContainerFigures, spec: ContentRepositorySpec) -> st
         f"container {container.name} is {container.usage.percentage:.0f}% used, below "
         f"spec.truncation.usageThresholdPercentage ({spec.truncation.usage_threshold_percentage}%)"
     )
+
+
+def _why_not_due(guarded: ReclamationPlan, goal: GoalFigures | None) -> str:
+    """Why compaction leaves alone what it could give back."""
+    if goal is not None:
+        miss = goal.decision.miss
+        return "spec.compaction.goal does not ask for it" if miss is None else miss.hindrance.reason
+    return "; ".join(dict.fromkeys((*guarded.notes, guarded.reason))) or "below the thresholds of spec.compaction"

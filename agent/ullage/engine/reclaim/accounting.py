@@ -65,7 +65,8 @@ class Grounds:
     themselves, `possible` what a person could have back now. `refusals` name the actions that no window permits now.
     `thresholds` say for each container why what is possible is not due, `uncut` the same of dead tails. `copies` is
     what the rewrites that are due have to copy, `pressed` names the containers whose archive goes before its time,
-    `adoption_millis` is when orphans are taken up.
+    `adoption_millis` is when orphans are taken up, `deadlines` when a goal wants files to have been rewritten; 0: it
+    promises nothing.
     """
 
     millis: int
@@ -81,6 +82,7 @@ class Grounds:
     copies: int = 0
     pressed: Collection[str] = ()
     adoption_millis: int = 0
+    deadlines: Mapping[int, int] = field(default_factory=dict)
 
     def unasked(self, container: str, action: Action) -> str:
         """Why what is possible is not due."""
@@ -199,12 +201,18 @@ def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[_D
         yield _DeadPart(SpaceUse.WINDOW, now, refusal, due.action)
         yield _DeadPart(SpaceUse.WINDOW, asked, refusal, possible.action, unasked)
     else:
-        archives = due.action == Action.ARCHIVE
-        yield _DeadPart(
-            SpaceUse.DUE, now, Obstacle("the next cleaning archives it" if archives else "the next run"), due.action
-        )
+        yield _DeadPart(SpaceUse.DUE, now, _next(figures, due, grounds), due.action)
         yield _DeadPart(SpaceUse.THRESHOLD, asked, Obstacle(unasked), possible.action, unasked)
     yield _DeadPart(SpaceUse.THRESHOLD, count - now - asked, NOT_WORTH_IT)
+
+
+def _next(figures: ResourceFigures, due: Worth, grounds: Grounds) -> Obstacle:
+    """Who gives back what is due."""
+    if due.action == Action.ARCHIVE:
+        return Obstacle("the next cleaning archives it")
+    if due.action in (Action.PUNCH, Action.REWRITE) and figures.resource in grounds.deadlines:
+        return Obstacle("spec.compaction.goal", grounds.deadlines[figures.resource])
+    return Obstacle("the next run")
 
 
 def fitted(shares: Iterable[Share], allocated: int) -> Iterator[Share]:

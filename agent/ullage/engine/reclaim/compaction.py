@@ -36,7 +36,8 @@ class CompactionRequest(NamedTuple):
 
     `keeps_guards`: minUsedPercentage and minReclaim hold, as for runs that nobody asked for. `unpunchable` names the
     containers whose filesystem has no holes, `leased` files that somebody reads; those that are
-    `unchangeable` may not be changed in place. `empties_archive`: nothing is kept for replays.
+    `unchangeable` may not be changed in place. `empties_archive`: nothing is kept for replays. `only`: no other files;
+    these are rewritten for as little as a block, because somebody has weighed what that costs.
     """
 
     policy: Policy
@@ -47,6 +48,7 @@ class CompactionRequest(NamedTuple):
     leased: Collection[int] = ()
     unchangeable: Collection[int] = ()
     empties_archive: bool = False
+    only: Collection[int] | None = None
 
 
 def plan_compaction(survey: SpaceSurvey, spec: ContentRepositorySpec, wish: CompactionRequest) -> ReclamationPlan:
@@ -60,7 +62,11 @@ def plan_compaction(survey: SpaceSurvey, spec: ContentRepositorySpec, wish: Comp
         steps += plan_release(survey.resources, archive, survey.evacuated).steps
         steps += plan_emptying(survey) if wish.empties_archive else ()
     evacuated = survey.evacuated
-    free = [figures for figures in survey.resources if figures.resource not in wish.leased]
+    free = [
+        figures
+        for figures in survey.resources
+        if figures.resource not in wish.leased and (wish.only is None or figures.resource in wish.only)
+    ]
     staying = [f for f in free if f.container not in evacuated and _is_eligible(f, survey, spec)]
     cuts, punches = _in_place(staying, spec, wish, closed)
     rewrites: list[ReclamationStep] = []
@@ -197,7 +203,8 @@ def _rewrites(
     groups: Iterable[Sequence[Candidate]], spec: ContentRepositorySpec, wish: CompactionRequest
 ) -> tuple[list[ReclamationStep], list[str]]:
     """The steps of groups that pay, in their order, as many as are wanted."""
-    paying = [(gain, group) for group in groups if (gain := _gain(group)) > GAIN_SHARE_MIN * _live(group)]
+    share = GAIN_SHARE_MIN if wish.only is None else 0
+    paying = [(gain, group) for group in groups if (gain := _gain(group)) > share * _live(group)]
     total: Counter[str] = Counter()
     for gain, group in paying:
         total[group[0].figures.container] += gain

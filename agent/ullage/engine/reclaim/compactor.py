@@ -22,6 +22,7 @@ from ullage.engine.ledger.placement import held_by
 from ullage.engine.model import Action
 from ullage.engine.reclaim.compaction import CompactionRequest, plan_compaction, worth_a_look
 from ullage.engine.reclaim.execute import ReclamationParts
+from ullage.engine.reclaim.goalkeeper import GoalKeeper
 from ullage.engine.reclaim.pacing import RunTicket, TokenBucket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
 from ullage.engine.reclaim.policies import load_policy
@@ -29,6 +30,7 @@ from ullage.engine.reclaim.reclamation import Reclaimer
 from ullage.engine.reclaim.report import OnReport, ReclamationReport
 from ullage.engine.reclaim.rewrite import Rewriter
 from ullage.engine.reclaim.survey import ResourceFigures, SpaceSurvey
+from ullage.engine.repositories import FlowFileRepository
 from ullage.errors import CompactionRefused, ContentMissing, ContentWriteFailed
 
 HEAVY = frozenset({Action.PUNCH, Action.REWRITE})
@@ -49,6 +51,7 @@ class Compactor:
         parts: ReclamationParts,
         reclamation: Reclaimer,
         rewriter: Rewriter,
+        log: FlowFileRepository,
         spec: ContentRepositorySpec,
         on_report: OnReport,
     ) -> None:
@@ -59,6 +62,7 @@ class Compactor:
         self._spec = spec
         load_policy(spec.compaction.policy)  # one that there is not is told at the open, not in an hour
         self._heavy_lock = threading.Lock()
+        self.goal = GoalKeeper(parts, log, reclamation.survey, self.held_back)
 
     def adopt(self, spec: ContentRepositorySpec) -> None:
         """New settings, from the next plan on. UnknownPlugin for a policy that there is not."""
@@ -74,20 +78,26 @@ class Compactor:
         frees_wanted: int = 0,
         empties_archive: bool = False,
     ) -> ReclamationPlan:
-        """What a run would do now; changes nothing. UnknownPlugin for a policy that there is not."""
+        """What a run would do now; changes nothing. With the guards and a goal: what the goal asks for now.
+        UnknownPlugin for a policy that there is not.
+        """
+        only = None
+        if keeps_guards and self._spec.compaction.goal.is_set:
+            only = self.goal.look(self._spec).chosen
         survey = self._reclamation.survey()
         wish = CompactionRequest(
             load_policy(policy or self._spec.compaction.policy),
-            keeps_guards,
+            keeps_guards and only is None,  # whoever chose has heeded them
             frees_wanted=frees_wanted,
             unpunchable=self._unpunchable(),
             leased=self.held_back(survey.resources),
             unchangeable=self.held_back(survey.resources, Action.PUNCH),
             empties_archive=empties_archive,
+            only=only,
         )
         if actions is not None:
             wish = wish._replace(actions=actions)
-        return plan_compaction(self._with_runs(survey), self._spec, wish)
+        return plan_compaction(self._with_runs(survey, only), self._spec, wish)
 
     def execute(
         self,
@@ -103,7 +113,9 @@ class Compactor:
         ticket = ticket or self._reclamation.ticket()
         rate = int(self._spec.compaction.bytes_per_second) if bytes_per_second is None else bytes_per_second
         with self._heavy_lock:
-            return self._tell(NAME, self._execute(plan, ticket, rate, on_progress))
+            report = self._execute(plan, ticket, rate, on_progress)
+        self.goal.ran(report, rate)
+        return self._tell(NAME, report)
 
     def _execute(
         self, plan: ReclamationPlan, ticket: RunTicket, rate: int, on_progress: Progress | None
@@ -145,14 +157,28 @@ class Compactor:
     def run(self, trigger: CompactionTrigger, ticket: RunTicket | None = None) -> ReclamationReport:
         """Plan and execute, if the settings allow this trigger; with the guards, which only people may pass over."""
         settings = self._spec.compaction
+        has_goal = settings.goal.is_set and trigger == CompactionTrigger.PERIODIC
         if not settings.enabled or trigger not in settings.triggers:
+            if has_goal:
+                self.goal.look(self._spec)  # what will be missed is to be known all the same
             return ReclamationReport()
         if trigger == CompactionTrigger.ADMIN:
             return self.execute(self.plan(), ticket)
         ticket = ticket or self._reclamation.ticket()
         if refusal := self._reclamation.refusal(HEAVY, ticket):
+            if has_goal:
+                self.goal.look(self._spec)
             return self._tell(NAME, ReclamationReport(refusal=refusal))
-        return self.execute(self.plan(keeps_guards=True, actions=self._permitted(ticket)), ticket)
+        plan = self.plan(keeps_guards=True, actions=self._permitted(ticket))
+        if has_goal and not plan.steps:
+            return ReclamationReport()  # nothing to tell, each minute
+        return self.execute(plan, ticket, self.goal_rate)
+
+    @property
+    def goal_rate(self) -> int | None:
+        """How fast the goal has what it chose last copied; None: as the settings say."""
+        figures = self.goal.figures
+        return None if figures is None or not figures.decision.rate else figures.decision.rate
 
     def relieve(self) -> None:
         """Writers wait for room: clean and truncate, and where that is not enough punch and rewrite until it is."""
@@ -204,9 +230,11 @@ class Compactor:
             if container.is_available and not container.can_punch()
         )
 
-    def _with_runs(self, survey: SpaceSurvey) -> SpaceSurvey:
-        """The survey with the dead runs of files that may have some worth punching."""
+    def _with_runs(self, survey: SpaceSurvey, only: Collection[int] | None) -> SpaceSurvey:
+        """The survey with the dead runs of files, of any or of these, that may have some worth punching."""
         wanted = set(worth_a_look(survey, self._spec))
+        if only is not None:
+            wanted &= set(only)
         if not wanted:
             return survey
         resources = [

@@ -180,6 +180,9 @@ class Forecast:
             opens = self._opening(share.action, self._now)
             return _Answer(GivenBack.WINDOW_OPENS, opens, self._done(share.action, run), helps)
         helps = "" if TASKS[share.action] in self._times else UNSERVED
+        if share.action in (Action.PUNCH, Action.REWRITE) and self._grounds.spec.compaction.goal.is_set:
+            latest = share.until_millis if helps == "" else 0  # the goal takes it when it has to
+            return _Answer(GivenBack.NEXT_RUN, run, latest, helps)
         return _Answer(GivenBack.NEXT_RUN, run, self._done(share.action, run), helps)
 
     def _archived_later(self, container: str, at: int) -> _Answer:

@@ -53,6 +53,7 @@ def begin(asked: Asked) -> RunProgress:
 survey = answers(operations.SURVEY_SPACE, lambda asked: asked.repository.reclamation.survey())
 explain = answers(operations.EXPLAIN_SPACE, lambda asked: asked.repository.reclamation.explain())
 forecast = answers(operations.FORECAST_SPACE, lambda asked: asked.repository.reclamation.forecast())
+goal = answers(operations.GET_GOAL, lambda asked: asked.repository.reclamation.goal())
 policies = answers(operations.LIST_POLICIES, lambda asked: asked.repository.reclamation.policies())
 windows = answers(operations.LIST_WINDOWS, lambda asked: asked.repository.reclamation.windows())
 openings = answers(operations.LIST_OPENINGS, lambda asked: asked.repository.reclamation.openings())
