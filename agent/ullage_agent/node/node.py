@@ -33,6 +33,7 @@ from ullage.contract import (
     Condition,
     MaintenanceOperation,
     NodeStatus,
+    RestoreTicketReport,
     Returning,
     Space,
     Ticket,
@@ -45,6 +46,7 @@ from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
 from ullage_agent.node.backups import NodeBackups, NodeVerifications
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
+from ullage_agent.node.restoring import restoration_of
 from ullage_agent.node.returning import returning_of
 from ullage_agent.node.tickets import TicketHolder, void_reason
 from ullage_agent.service.host import Host
@@ -112,8 +114,11 @@ class NodeAgent:
         tickets: TicketHolder,
         generation: Callable[[], int],
         heed: Callable[[ObservedNode], None] = lambda _: None,
+        restored: RestoreTicketReport | None = None,
     ) -> None:
-        """`heed` gets the object whenever it was seen, as `NodeCertificate.heed` takes it; NodeObjectError."""
+        """`heed` gets the object whenever it was seen, as `NodeCertificate.heed` takes it; NodeObjectError. `restored`:
+        what came of the restoration that this process has begun with.
+        """
         self._host = host
         self._heed = heed
         self._api = api
@@ -140,6 +145,7 @@ class NodeAgent:
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
         self._backups = NodeBackups(host)
         self._verifications = NodeVerifications(host)
+        self._restored = restored
         self._next_look = 0.0
         self._fruitless_until = 0.0
         self._written: NodeStatus | None = None
@@ -193,6 +199,7 @@ class NodeAgent:
         self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
         self._backups.take_over(seen.spec.backup, seen.status.backup)
         self._verifications.take_over(seen.spec.verification, seen.status.verification)
+        self._restored = restoration_of(seen, self._restored)
         self._nudge()
         self._heed(seen)
 
@@ -258,6 +265,7 @@ class NodeAgent:
             ticket=self._report,
             backup=self._backups.report,
             verification=self._verifications.report,
+            restoration=self._restored,
             conditions=self._conditions(),
         )
 
