@@ -67,6 +67,8 @@ NODE: Final = (
     ("On disk", "bytes", "Blocks of content files.", "ullage_container_disk_bytes{%s}", "{{container}}"),
     ("Kept by leases", "bytes", "Files that stay as they are.", "ullage_container_leased_bytes{%s}", "{{container}}"),
     ("Orphans", "bytes", "Of transactions that never came.", "ullage_container_orphan_bytes{%s}", "{{container}}"),
+    ("Oldest dead byte", "s", "0 without a goal.", "ullage_goal_oldest_dead_seconds{%s}", "{{instance}}"),
+    ("Goal missed", "bool", "1 if it is, or is foreseen to be.", "ullage_goal_missed{%s}", "{{instance}}"),
     ("Back-pressure", "bool", "1 if writers wait.", "ullage_container_back_pressure{%s}", "{{container}}"),
     ("Away", "bool", "1 while the volume is not there.", "ullage_container_away{%s}", "{{container}}"),
     ("FlowFiles", "short", "In all queues.", "ullage_flow_files{%s}", "{{instance}}"),

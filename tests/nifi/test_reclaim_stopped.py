@@ -19,7 +19,7 @@ from tests.nifi.stopping import Killed, LosingChanges, StoppedChanges
 from tests.support import ManualClock
 from ullage.nifi.changes import Changes
 from ullage.nifi.home import NiFiHome
-from ullage.nifi.reclaiming import NiFiReclaimer
+from ullage.nifi.reclaiming import NiFiReclaimer, ReclaimReport
 from ullage.nifi.reclaimplan import Replays
 from ullage.nifi.trouble import NothingToUndo
 
@@ -38,8 +38,8 @@ class Place(NamedTuple):
     def reclaimer(self, changes: Changes | None = None) -> NiFiReclaimer:
         return NiFiReclaimer(self.home, ManualClock(NOW_MILLIS), changes)
 
-    def reclaim(self, replays: Replays, changes: Changes | None = None) -> None:
-        self.reclaimer(changes).reclaim(replays, str(self.copies or ""))
+    def reclaim(self, replays: Replays, changes: Changes | None = None) -> ReclaimReport:
+        return self.reclaimer(changes).reclaim(replays, str(self.copies or ""))
 
     def undo(self, changes: Changes | None = None) -> None:
         self.reclaimer(changes).undo()
@@ -96,7 +96,7 @@ def calls_to_stop_at(counted: StoppedChanges) -> list[int]:
     return list(range(len(counted.calls))) if FULL else sorted(kinds.values())
 
 
-def stop(act: Callable[[Changes], None], changes: Changes) -> bool:
+def stop(act: Callable[[Changes], object], changes: Changes) -> bool:
     """Whether it was stopped before its end."""
     try:
         act(changes)
@@ -128,10 +128,14 @@ def test_a_reclaim_that_is_killed_is_finished_by_the_next_one(
             assert stop(partial(place.reclaim, replays), StoppedChanges(number, is_done=is_done))
             held(place, live, named)
 
-            place.reclaim(replays)
+            report = place.reclaim(replays)
 
             held(place, live, named)
+            assert report.passed_over == []
             assert of_nifi(place.home) == after, number
+            assert os.listdir(place.home.flowfiles).count("ullage-reclaim.done") == 1
+            assert not list(Path(place.home.flowfiles).glob("ullage-reclaim.[!d]*")), number
+            assert len(list((in_memory / "nifi" / "copies").iterdir())) == is_saved, number
 
 
 @pytest.mark.parametrize("replays", list(Replays))

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.service.running import Running, document_at, until
+from ullage.contract import GoalSettings
 from ullage.engine.provenance.holds import Hold
 from ullage.errors import RepositoryDamaged
 from ullage.wire.provenance import EventQuery
@@ -29,7 +30,9 @@ def scrape(running: Running) -> dict[tuple[str, tuple[str, ...]], float]:
 @pytest.fixture
 def metered(tmp_path: Path) -> Iterator[Running]:
     """A server whose metrics can be read."""
-    with Running(document_at(tmp_path / "r", service={"metrics_port": 0}, archive={"enabled": False})) as made:
+    limits = {"goal": GoalSettings(disk_to_live=1.01), "min_used_percentage": 100}
+    sections = {"archive": {"enabled": False}, "compaction": limits}
+    with Running(document_at(tmp_path / "r", service={"metrics_port": 0}, **sections)) as made:
         yield made
 
 
@@ -49,7 +52,6 @@ def test_every_metric_of_the_table_is_there_once_something_happened(metered: Run
     """None is only a promise; and none is there that the table does not name."""
     client = metered.client
     client.post("/v1/queues/q/flowfiles", content=b"x" * 3_000_000)
-    client.post("/v1/queues/q/flowfiles", content=b"x")
     client.delete("/v1/queues/q/flowfiles")
     client.post("/v1/leases", json={"duration_millis": 60_000})
     client.get("/v1/handles/none")
@@ -59,6 +61,12 @@ def test_every_metric_of_the_table_is_there_once_something_happened(metered: Run
     metered.server.host.repository.engine.checkpoint()
     metered.server.metrics.count("maintenance_failures_total", "none", by=0)
     until(lambda: ("runs_total", ("done",)) in scrape(metered), "the run to be counted, which comes after its end")
+    with metered.server.host.repository.session() as session:
+        for queue in ("kept", "q"):
+            session.ingest(queue, [bytes(100_000)])
+        session.commit()
+    client.delete("/v1/queues/q/flowfiles")
+    client.get("/v1/reclamation/plan", params={"respects_guards": True})  # by the goal, which a threshold keeps from it
 
     found = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in scrape(metered)}
 

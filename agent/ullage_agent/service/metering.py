@@ -15,11 +15,11 @@ import psutil
 from ullage import __version__
 from ullage.embedded.bulk import FeedLag as FeedLag, stream_lags
 from ullage.embedded.repository import File, OsFiles
-from ullage.enums import Action
+from ullage.enums import Action, GoalHindrance
 from ullage.wire.problems import BY_SLUG
 from ullage.wire.queues import QueueStatus
 from ullage.wire.service import ServiceStatus
-from ullage.wire.space import RunReport
+from ullage.wire.space import GoalStatus, RunReport
 from ullage_agent.service.host import Host
 from ullage_agent.service.metrics import Metrics, Sample
 
@@ -172,6 +172,7 @@ class Meter:
             yield from _state(found)
             yield from _queues(repository.queues.all())
             yield from _streams(islice(stream_lags(repository), STREAMS_MAX))
+            yield from _goal(repository.reclamation.goal(), found.now_millis)
             for window in found.windows:
                 yield Sample("window_open", window.is_allowed, (window.operation,))
                 if window.opens_millis is not None:
@@ -196,6 +197,17 @@ def _space(found: ServiceStatus, paths: Mapping[str, str], limit: float) -> Iter
             if is_there:
                 yield Sample("volume_free_bytes", psutil.disk_usage(paths[each.name]).free, name)
         yield Sample("container_poisoned", each.name in found.poisoned, name)
+
+
+def _goal(goal: GoalStatus, millis: int) -> Iterator[Sample]:
+    """What was dead before a goal was set is being given back, and nothing to wake anybody for."""
+    oldest = millis if goal.oldest_dead_millis is None else goal.oldest_dead_millis
+    yield Sample("goal_oldest_dead_seconds", max(0, millis - oldest) / 1000)
+    is_missed = goal.will_miss is not None and goal.hindrance != GoalHindrance.BACKLOG
+    yield Sample("goal_missed", is_missed)
+    if is_missed and goal.will_miss_millis is not None:
+        labels = (str(goal.will_miss), str(goal.hindrance))
+        yield Sample("goal_miss_timestamp_seconds", goal.will_miss_millis / 1000, labels)
 
 
 def _queues(queues: Sequence[QueueStatus]) -> Iterator[Sample]:

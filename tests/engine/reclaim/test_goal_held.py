@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.reclaim.goalworld import HOUR, KB, LOADS, World, settings
-from tests.support import Workshop, claim_of
+from tests.engine.reclaim.goalworld import HOUR, KB, LOADS, MB, World, settings
+from tests.support import Workshop, claim_of, committing
 from ullage.contract import Duration, GoalSettings, MaintenanceOperation, PunchSettings, Window
 from ullage.engine.reclaim import goalkeeper
 from ullage.enums import GivenBack, GoalDecider, GoalHindrance
@@ -76,6 +76,46 @@ def test_what_the_goal_takes_later_has_its_date(workshop: Workshop) -> None:
     assert all(abs(each.latest_millis - (world.began + 3 * HOUR)) <= 300_000 for each in coming)
     world.live(world.hours + 3, lambda *_: None)
     assert world.repository.account.forecast(world.repository.spec) == []
+
+
+def test_after_a_start_files_are_as_old_as_they_may_be(workshop: Workshop) -> None:
+    """What died before is not known to be young: it is taken at once, and nobody is alarmed."""
+    world = World(workshop, 7, 300, **settings(AGE))
+    world.put(*["q", "kept"] * 10)
+    world.live(4, lambda world, number: None)
+    world.drop("q", 10)
+
+    repository = workshop.reopen()
+    decision = repository.compactor.goal.look(repository.spec)
+
+    assert len(decision.chosen) == 1
+    assert decision.miss is None
+
+
+def test_a_single_block_comes_back_too_and_guards_are_asked_once(workshop: Workshop) -> None:
+    """What is worth no run by itself; and minReclaim is about all there is, not about what is taken now."""
+    world = World(workshop, 8, 300, **settings(AGE, min_reclaim=1, output_size=MB))
+    repository = world.repository
+    with committing(repository) as session:
+        session.ingest("dies", [bytes(8 * KB)])
+        session.ingest("kept", [bytes(150 * KB)] * 10)
+    for _ in range(10):
+        with committing(repository) as session:
+            for _ in range(3):
+                session.ingest("later", [bytes(150 * KB)])
+                session.ingest("kept", [bytes(20 * KB)])
+
+    def load(world: World, number: int) -> None:
+        if number == 0:
+            world.drop("dies", 1)
+        if number == 10:
+            world.drop("later", 30)
+
+    seen = world.live(1.4, load)
+
+    assert 0 < seen.oldest_millis < 1.2 * HOUR
+    assert 1500 * KB <= seen.copied_bytes < 1600 * KB
+    assert seen.alarms[:1] == [] or seen.alarms[0][1].hindrance.kind == GoalHindrance.LIMIT
 
 
 def test_a_lease_in_the_way_is_told_half_an_hour_before(workshop: Workshop) -> None:

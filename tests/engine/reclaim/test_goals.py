@@ -141,6 +141,19 @@ def test_what_was_dead_before_is_a_backlog_and_no_failure() -> None:
     assert (full.miss.goal, full.miss.hindrance.kind) == ("diskToLive", GoalHindrance.BACKLOG)
 
 
+def test_a_bound_makes_it_do_more_and_tells_of_no_miss() -> None:
+    """After a start: what may be old is taken at once, and is no backlog unless it is known to be."""
+    unsure = file(1, 400)._replace(known_millis=NOW - HOUR)
+    kept = file(2, 400, hindrance=LIMIT)._replace(known_millis=NOW - HOUR)
+
+    decision = decide(sight(unsure, kept))
+
+    assert decision.chosen == (1,)
+    assert decision.miss is not None
+    assert (decision.miss.millis, decision.miss.hindrance) == (NOW + 23 * HOUR, LIMIT)
+    assert decide(sight(unsure)).miss is None
+
+
 def test_a_run_is_short_enough_to_think_again() -> None:
     """What is chosen at once is bounded by time, whatever waits."""
     decision = decide(sight(*(file(number, 23, copies=100 * MB) for number in range(500))))
@@ -157,3 +170,14 @@ def test_nothing_hindered_is_ever_chosen(goal: GoalSettings, count: int) -> None
     assert all(number % 3 == 0 for number in decision.chosen)
     assert len(set(decision.chosen)) == len(decision.chosen)
     assert decision.rate <= MB
+
+
+def test_many_small_files_are_foreseen_as_one_large_one_is() -> None:
+    """What waits since about the same time is weighed together, so that a hundred thousand files cost no minutes."""
+    small = decide(sight(*(file(number, 20 + number / 60_000, 100 * MB, 100 * MB) for number in range(500))))
+    large = decide(sight(file(1, 20, 50_000 * MB, 50_000 * MB)))
+
+    assert small.miss is not None
+    assert large.miss is not None
+    assert (small.rate, small.miss.hindrance) == (large.rate, large.miss.hindrance)
+    assert abs(small.miss.millis - large.miss.millis) <= HOUR // 2

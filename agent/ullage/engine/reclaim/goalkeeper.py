@@ -157,6 +157,7 @@ class GoalKeeper:
                 _gain(figures),
                 figures.live_bytes,
                 hindrance,
+                self._since[figures.resource].latest,
             )
             for figures in dead
             if (hindrance := hindrances.of(figures)) is not None or not figures.is_free
