@@ -16,6 +16,7 @@ from tests.crash.explore import SEED, Recording, Tally, explore
 from tests.crash.mutants import DISK
 from tests.crash.workloads import INIT, WORKLOADS
 from tests.proof.figures import note
+from ullage.engine import heldfiles
 from ullage.testing import crashing as testing
 from ullage.testing.crashing import CrashFiles
 
@@ -86,7 +87,7 @@ def sites() -> list[Site]:
     """Every call of the engine that changes or syncs something, found by walking its syntax tree."""
     found: list[Site] = []
     for path in sorted(ENGINE.rglob("*.py")):
-        if path.name not in ("testing.py", "faults.py", "images.py"):
+        if path.name not in ("testing.py", "faults.py", "images.py", Path(heldfiles.__file__).name):
             tree = ast.parse(path.read_text(encoding="utf-8"))
             found.extend(_sites_below(tree, str(path.relative_to(ENGINE)), ""))
     return found
@@ -141,7 +142,7 @@ class Watch:
 
 
 def _caller(frame: FrameType | None) -> tuple[str, int]:
-    while frame is not None and frame.f_code.co_filename in (testing.__file__, __file__):
+    while frame is not None and frame.f_code.co_filename in (testing.__file__, heldfiles.__file__, __file__):
         frame = frame.f_back
     assert frame is not None
     return _place(frame.f_code.co_filename), frame.f_lineno
