@@ -161,6 +161,14 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "repository and bucket are immutable: make another ContentBackup",
         }
     ],
+    "RestoreSpec": [
+        {"rule": "self == oldSelf", "message": "a ContentRestore is immutable: make a new one"},
+        {
+            "rule": "(self.backup == '') != (self.place == '')",
+            "message": "either backup or place says what is brought back",
+        },
+        {"rule": "self.fromNode == '' || self.backup != ''", "message": "fromNode needs backup"},
+    ],
     "RunSpec": [
         {
             "rule": " && ".join(

@@ -185,7 +185,7 @@ def struct_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 def contract_section() -> tuple[type, ...]:
     """Structs whose defaults the API server fills in: wishes, not reports."""
-    return (StorageSettings.__mro__[1], contract.NodeSpec, contract.RunSpec, contract.BackupSpec)
+    return (StorageSettings.__mro__[1], contract.NodeSpec, contract.RunSpec, contract.BackupSpec, contract.RestoreSpec)
 
 
 def _positive(kind: Any) -> dict[str, str]:
@@ -272,6 +272,7 @@ def kinds() -> dict[str, dict[str, Any]]:
             selectable=[".spec.repository"],
         ),
         "contentbackups.yaml": _backups(),
+        "contentrestores.yaml": _restores(),
     }
 
 
@@ -291,6 +292,23 @@ def _backups() -> dict[str, Any]:
             column("Next", ".status.nextRun", description="When the next run is due"),
             column("Schedule", ".spec.schedule", priority=1),
             column("Bucket", ".spec.bucket", priority=1),
+            AGE,
+        ],
+        selectable=[".spec.repository"],
+    )
+
+
+def _restores() -> dict[str, Any]:
+    return definition(
+        contract.ContentRestore,
+        ("ContentRestore", "contentrestores", "contentrestore", ["crestore"]),
+        (contract.RestoreSpec, contract.RestoreStatus),
+        [
+            column("Repository", ".spec.repository"),
+            column("Node", ".spec.node"),
+            column("Phase", ".status.phase"),
+            column("Progress", ".status.progress", description="Of the present step: copying, then checking"),
+            column("Place", ".status.place", priority=1),
             AGE,
         ],
         selectable=[".spec.repository"],

@@ -24,6 +24,8 @@ from ullage.contract import (
     NodeSpec,
     NodeStatus,
     RepositoryStatus,
+    RestoreSpec,
+    RestoreStatus,
     RunSpec,
     RunStatus,
 )
@@ -46,10 +48,14 @@ KINDS: Final[dict[str, tuple[type, type]]] = {
     "ContentRepositoryNode": (NodeSpec, NodeStatus),
     "ReclamationRun": (RunSpec, RunStatus),
     "ContentBackup": (BackupSpec, BackupStatus),
+    "ContentRestore": (RestoreSpec, RestoreStatus),
 }
 """Spec and status of each."""
 
-WRITTEN: Final = ("ContentRepository.status", "ContentRepositoryNode", "ReclamationRun.status", "ContentBackup.status")
+WRITTEN: Final = (
+    *("ContentRepository.status", "ContentRepositoryNode"),
+    *("ReclamationRun.status", "ContentBackup.status", "ContentRestore.status"),
+)
 """What operator and agents write; the rest is people's."""
 
 CHOICES: Final = (

@@ -38,6 +38,7 @@ BACKOFF_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
 REPOSITORIES: Final = ("ullage.dev", "v1alpha1", "contentrepositories")
 RUNS: Final = ("ullage.dev", "v1alpha1", "reclamationruns")
 BACKUPS: Final = ("ullage.dev", "v1alpha1", "contentbackups")
+RESTORES: Final = ("ullage.dev", "v1alpha1", "contentrestores")
 
 
 class Backoffs:
@@ -172,6 +173,14 @@ async def backup(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
     memo.reconciler.backup_changed(dict(body))
 
 
+@kopf.on.resume(*RESTORES)
+@kopf.on.create(*RESTORES)
+@kopf.on.update(*RESTORES)
+async def restore(memo: kopf.Memo, body: kopf.Body, **_: Any) -> None:
+    """Somebody wants a node to begin with a backup. It needs no finalizer: what was brought back stays."""
+    memo.reconciler.restore_changed(dict(body))
+
+
 def look_again_every(seconds: float) -> None:
     """Have kopf's timer make each repository due though nothing was heard of it: what a lost event costs at most."""
 
@@ -202,6 +211,7 @@ async def remove(memo: kopf.Memo, body: kopf.Body, retry: int, **_: Any) -> None
 @kopf.on.event(*REPOSITORIES)
 @kopf.on.event(*RUNS)
 @kopf.on.event(*BACKUPS)
+@kopf.on.event(*RESTORES)
 async def seen(memo: kopf.Memo, event: kopf.RawEvent, uid: str, **_: Any) -> None:
     """Of what is gone nothing is kept. Informers make its repository due, which also find out what went unheard."""
     memo.hearing.told(event["object"]["metadata"])

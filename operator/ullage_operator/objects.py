@@ -28,7 +28,7 @@ RBAC: Final = "rbac.authorization.k8s.io"
 
 
 VERSIONS: Final = {
-    API_VERSION: ("ContentRepository", "ContentRepositoryNode", "ReclamationRun", "ContentBackup"),
+    API_VERSION: ("ContentRepository", "ContentRepositoryNode", "ReclamationRun", "ContentBackup", "ContentRestore"),
     "v1": (
         *("Namespace", "Node", "Pod", "Service", "ConfigMap", "Secret"),
         *("ServiceAccount", "PersistentVolumeClaim", "Event"),

@@ -12,6 +12,8 @@ from ullage.contract import (
     NodeSpec,
     NodeStatus,
     PlanningResult,
+    RestoreSpec,
+    RestoreStatus,
     RunSpec,
     RunStatus,
     millis_of,
@@ -204,6 +206,30 @@ class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class RestoreObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A ContentRestore as it is."""
+
+    name: str
+    uid: str = ""
+    generation: int
+    created: str
+    spec: RestoreSpec
+    status: RestoreStatus
+
+    @classmethod
+    def of(cls, found: Document) -> "RestoreObject":
+        """From what the API server says."""
+        metadata = found["metadata"]
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            created=metadata["creationTimestamp"],
+            spec=record_of(RestoreSpec, found["spec"]),
+            status=record_of(RestoreStatus, found.get("status") or {}),
+        )
+
+
 class PlanningRun(msgspec.Struct, frozen=True, kw_only=True):
     """A Job or SparkApplication of spec.planning as it is. `message`: what its pod said last, or why it failed."""
 
@@ -271,6 +297,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, AgentPod] = msgspec.field(default_factory=dict)
     runs: tuple[RunObject, ...] = ()
     backups: tuple[BackupObject, ...] = ()
+    restores: tuple[RestoreObject, ...] = ()
     blockers: Blockers = Blockers()
     owned: Mapping[str, Mapping[tuple[str, str], Any]] = msgspec.field(default_factory=dict)
     """Our objects by kind, then by namespace and name, as the cluster has them."""

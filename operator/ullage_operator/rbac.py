@@ -66,8 +66,8 @@ OPERATOR_NAMESPACED_RULES: Final = [
     *rules_of(PLANNER_RIGHTS),  # which it gives away, and so must have
     rule("ullage.dev", ["contentrepositories"], [*READ, "patch"]),
     rule("ullage.dev", ["contentrepositories/status", "reclamationruns/status"], ["get", "patch"]),
-    rule("ullage.dev", ["contentbackups/status"], ["get", "patch"]),
-    rule("ullage.dev", ["contentbackups"], READ),
+    rule("ullage.dev", ["contentbackups/status", "contentrestores/status"], ["get", "patch"]),
+    rule("ullage.dev", ["contentbackups", "contentrestores"], READ),
     rule("ullage.dev", ["contentrepositories/finalizers"], ["update"]),
     rule("ullage.dev", ["reclamationruns"], [*READ, "delete"]),
     rule("ullage.dev", ["contentrepositorynodes"], [*READ, *WRITE]),

@@ -88,7 +88,7 @@ def test_the_chart_of_a_release_names_its_images_by_digest(released: Path) -> No
     annotations = yaml.safe_load(helm("show", "chart", chart).stdout)["annotations"]
     assert {each["image"] for each in yaml.safe_load(annotations["artifacthub.io/images"])} == images
     kinds = {each["kind"] for each in yaml.safe_load(annotations["artifacthub.io/crds"])}
-    assert kinds == {"ContentRepository", "ContentRepositoryNode", "ReclamationRun", "ContentBackup"}
+    assert kinds == {"ContentRepository", "ContentRepositoryNode", "ReclamationRun", "ContentBackup", "ContentRestore"}
 
 
 def test_a_place_that_the_values_lost_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ class Looks:
 
     def all(self) -> dict[str, Any]:
         """By name."""
-        found = self.fleet.get("contentrepositories,reclamationruns,contentbackups", *self.here)["items"]
+        found = self.fleet.get("contentrepositories,reclamationruns,contentbackups,contentrestores", *self.here)[
+            "items"
+        ]
         for each in found:
             self._look(each)
         return {each["metadata"]["name"]: each for each in found}

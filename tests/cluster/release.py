@@ -20,7 +20,7 @@ from ullage_operator.objects import RBAC
 CHART = images.ROOT / "charts" / "ullage"
 SYSTEM = "ullage-system"
 RELEASE = ("ullage", f"--namespace={SYSTEM}")
-KINDS = ("contentrepositories", "contentrepositorynodes", "reclamationruns", "contentbackups")
+KINDS = ("contentrepositories", "contentrepositorynodes", "reclamationruns", "contentbackups", "contentrestores")
 PORT = 8480
 FLIGHT_PORT = 8481
 BALLAST = "ballast"

@@ -24,7 +24,7 @@ from ullage_operator.objects import RBAC, binding
 from ullage_operator.settings import OperatorSettings
 
 NODE = "worker-0"
-KINDS = ["contentrepositories", "reclamationruns", "contentbackups"]
+KINDS = ["contentrepositories", "reclamationruns", "contentbackups", "contentrestores"]
 
 
 class Tenant:

@@ -48,6 +48,13 @@ def backup(place: str, name: str = "nightly", **spec: Any) -> dict[str, Any]:
     return made(API_VERSION, "ContentBackup", name, place, spec=asked)
 
 
+def restore(namespace: str, name: str, node: str, **spec: Any) -> dict[str, Any]:
+    """A ContentRestore of the repository `flows` onto a node."""
+    where = {} if "backup" in spec else {"place": "s3://flows/backups/old"}
+    asked = {"repository": "flows", "node": node, **where, **spec}
+    return made(API_VERSION, "ContentRestore", name, namespace, spec=asked)
+
+
 def executor(place: str, node: str) -> dict[str, Any]:
     """A pod of Spark's on a node."""
     labels = {"spark-role": "executor", "spark-app-name": "etl"}

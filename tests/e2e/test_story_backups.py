@@ -1,9 +1,11 @@
 """Both nodes of the story are backed up into the bucket of a real S3 server, by operator and agents together."""
 
 from pathlib import Path
+from typing import Any
 
 import ullage
-from tests.cluster.workloads import backup
+from tests.cluster.node import DATA
+from tests.cluster.workloads import backup, restore
 from tests.e2e.story import Story, digests
 
 
@@ -31,4 +33,31 @@ def test_both_nodes_are_backed_up_verified_and_one_is_restored(story: Story, tmp
     with ullage.open(tmp_path / "restored") as restored:
         assert all(restored.handles.get(handle) == content for handle, content in story.handles.items())
         assert digests(restored, "kept") == story.digests
-    cluster.kubectl("delete", "contentbackup", "nightly", flows.here)
+
+
+def test_a_node_that_lost_its_disk_begins_with_its_backup(story: Story) -> None:
+    """The namespace's objects are gone, and so is what one node held: asked for before its repository is there again,
+    the backup is brought back by that node's agent, while the other one opens what it has.
+    """
+    flows, cluster = story.flows, story.flows.cluster
+    identity, node = flows.repository.state().repository, flows.repository.state().node
+    flows.disconnect()
+    flows.delete()
+    home = f"{DATA}/{flows.namespace}/flows"
+    cluster.nodes[node].shell(f"test -e {home}/ullage.json && find {home} -mindepth 1 -delete")
+    cluster.apply(restore(flows.namespace, "back", node, backup="nightly"))
+
+    flows.begin()
+
+    cluster.kubectl("wait", "--for=condition=Ready", "contentrestore/back", flows.here, "--timeout=60s")
+    assert flows.repository.state().node == node
+    assert flows.repository.state().repository == identity
+    assert story.is_all_there()
+    others = [each["status"]["restoration"] for each in _objects(story) if "restoration" in each["status"]]
+    assert [each["state"] for each in others] == ["Completed"]
+    cluster.kubectl("delete", "contentbackups,contentrestores", "--all", flows.here)
+
+
+def _objects(story: Story) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = story.flows.cluster.get("contentrepositorynodes", story.flows.here)["items"]
+    return found

@@ -119,6 +119,14 @@ from ullage.contract.repository import (
     parse as parse,
     parse_maintenance as parse_maintenance,
 )
+from ullage.contract.restores import (
+    RESTORE_SECONDS_TOLD as RESTORE_SECONDS_TOLD,
+    ContentRestore as ContentRestore,
+    RestoreSpec as RestoreSpec,
+    RestoreStatus as RestoreStatus,
+    RestoreTicket as RestoreTicket,
+    RestoreTicketReport as RestoreTicketReport,
+)
 from ullage.contract.rights import (
     ROLES as ROLES,
     Right as Right,

@@ -379,6 +379,48 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             ),
         ),
     ),
+    "ContentRestore": (
+        ConditionRow(
+            "Ready",
+            "The node's repository was brought back. What `kubectl wait` waits for.",
+            (
+                Cell(_YES, "Completed", "the node has the repository, and serves it", News.NORMAL),
+                Cell(
+                    _NO, "Waiting", "the node is none of the repository's yet, or another ContentRestore goes on there"
+                ),
+                Cell(_NO, "Running", "the node's agent is at it, or is waited for", News.NORMAL),
+                Cell(_NO, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "NoRepository", "there is no ContentRepository of this name yet"),
+                Cell(_NO, "Failed", "it failed, in the agent's words; the node makes no repository", News.WARNING),
+                Cell(_NO, "NodeNotEmpty", "there is a repository on the node, and nothing is replaced", News.WARNING),
+                Cell(_NO, "NoBackup", "there is no ContentBackup of this name of the repository", News.WARNING),
+                Cell(_NO, "BucketNotAllowed", "the place lies in none of spec.service.backupBuckets", News.WARNING),
+            ),
+        ),
+        ConditionRow(
+            "Reconciling",
+            "It is under way, and no person is needed (kstatus).",
+            (
+                Cell(_YES, "Waiting", "the node is waited for"),
+                Cell(_YES, "Running", "the node's agent is at it, or is waited for"),
+                Cell(_YES, "NoRepository", "the repository is waited for"),
+                Cell(_NO, "Ended", "it has ended"),
+                Cell(_NO, "HandsOff", "nothing is done until a person does something"),
+            ),
+        ),
+        ConditionRow(
+            "Stalled",
+            "Nothing will come of it until a person does something (kstatus).",
+            (
+                Cell(_YES, "Failed", "it failed, in the agent's words"),
+                Cell(_YES, "NodeNotEmpty", "there is a repository on the node, until somebody gives it up"),
+                Cell(_YES, "NoBackup", "there is no ContentBackup of this name of the repository"),
+                Cell(_YES, "BucketNotAllowed", "the place lies in none of spec.service.backupBuckets"),
+                Cell(_YES, "HandsOff", "the repository is paused, or not accepted"),
+                Cell(_NO, "Working", "nobody is waited for"),
+            ),
+        ),
+    ),
 }
 """By kind: every condition, and everything that it can say."""
 

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from ullage.contract.backups import BackupTicket, BackupTicketReport, VerificationReport, VerificationTicket
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
+from ullage.contract.restores import RestoreTicket, RestoreTicketReport
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
 from ullage.contract.tickets import RUNNABLE, RunPhase, Ticket, TicketReport
 from ullage.contract.window_settings import MaintenanceOperation
@@ -100,6 +101,9 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
 
     verification: VerificationTicket | None = None
     """What the agent is to verify of its backup, or has verified last. Null: nothing."""
+
+    restoration: RestoreTicket | None = None
+    """The backup that the agent is to bring back before it makes a repository. Null: none."""
 
     finished: Annotated[tuple[FinishedRun, ...], Meta(max_length=FINISHED_MAX)] = ()
     """The ReclamationRuns that have ended on this node, with what the agent reported of each."""
@@ -213,6 +217,9 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
 
     verification: VerificationReport | None = None
     """What became of the last verification of the backup."""
+
+    restoration: RestoreTicketReport | None = None
+    """What became of the restoration that the repository was made by, or is waited for."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the node is: docs/conditions.md has all that they can say."""

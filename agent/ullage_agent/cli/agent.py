@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,6 @@ from ullage_agent.cli.options import command, from_environment
 
 if TYPE_CHECKING:
     from ullage.contract import ContentRepository
-    from ullage_agent.node.objects import NodeObjectClient
-
-WAIT_SECONDS = 2.0
 
 
 class _Settings:
@@ -38,6 +34,12 @@ class _Settings:
         self._last = document, int(raw["metadata"].get("generation", 0))
         return document
 
+    def now(self) -> tuple[ContentRepository, int]:
+        """As the file is at this moment, and of which generation."""
+        self.read()
+        assert self._last is not None
+        return self._last
+
     def generation(self, in_force: ContentRepository, before: int) -> int:
         """That of the file, if the host took it over."""
         last = self._last
@@ -52,6 +54,7 @@ def agent(config: Path, node: str) -> None:
     from ullage_agent.node.certificate import NodeCertificate
     from ullage_agent.node.node import NodeAgent
     from ullage_agent.node.objects import NodeObjectClient
+    from ullage_agent.node.restoring import NodeRestore
     from ullage_agent.node.tickets import TicketHolder
     from ullage_agent.service.errors import CannotListen
     from ullage_agent.service.kubernetes import ApiServer
@@ -80,6 +83,7 @@ def agent(config: Path, node: str) -> None:
             tickets,
             lambda: settings.generation(server.host.document, tickets.generation),
             heed=(lambda _: None) if certificate is None else certificate.heed,
+            restored=restoring.report,
         )
         agents.append(joined)
         joined.start()
@@ -88,37 +92,9 @@ def agent(config: Path, node: str) -> None:
         for joined in agents:
             joined.stop()
 
-    makes = _may_make(document.spec.storage.host_path.path, api)
+    restoring = NodeRestore(api, settings.now)
+    makes = restoring.may_make(document.spec.storage.host_path.path)
     server = Server(
         settings.read, node=node, makes=makes, on_ready=join, on_stop=leave, permission=tickets.permission_of
     )
     server.run()
-
-
-def _may_make(root: str, api: NodeObjectClient) -> bool:
-    """Whether there is none, and the cluster knows of none on this node: an empty directory may be a volume that is
-    missing, and then NotARepository says what to do. A repository that is there is opened without asking anybody; the
-    API server may be away.
-    """
-    from ullage.errors import NotARepository
-    from ullage_agent.node.objects import NodeObjectError
-    from ullage_agent.service.log import logger
-
-    log = logger("node")
-    while not os.path.exists(os.path.join(root, "ullage.json")):
-        try:
-            seen = api.read()
-        except NodeObjectError as error:
-            log.warning("nothing here, and the cluster cannot be asked whether there should be", problem=str(error))
-        else:
-            if seen is not None and not seen.status.repository_uuid:
-                return True
-            if seen is not None:
-                raise NotARepository(
-                    f"{root} is empty, and there was a repository on this node: mount its volume again. Only if the "
-                    f"disk is lost for good, give up what it held: `kubectl annotate contentrepositorynode {api.name} "
-                    f"--namespace {api.namespace} ullage.dev/release={seen.uid}`; an empty one is made then"
-                )
-            log.info("waiting for the operator", object=api.name)
-        time.sleep(WAIT_SECONDS)
-    return False

@@ -33,6 +33,7 @@ from ullage.contract import (
     Condition,
     MaintenanceOperation,
     NodeStatus,
+    RestoreTicketReport,
     Returning,
     Space,
     Ticket,
@@ -45,6 +46,7 @@ from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
 from ullage_agent.node.backups import NodeBackups, NodeVerifications
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
+from ullage_agent.node.restoring import restoration_of
 from ullage_agent.node.returning import returning_of
 from ullage_agent.node.tickets import TicketHolder, void_reason
 from ullage_agent.service.host import Host
@@ -53,6 +55,9 @@ TICK_SECONDS: Final = 1.0
 RETRY_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 60.0
 """How often the space and what could be reclaimed are looked at: a survey costs a step for each resource claim."""
+
+GOAL_SECONDS: Final = 600.0
+"""How soon after a ticket that gave nothing back another is asked for, where compaction has a goal to hold."""
 
 PERCENTAGE_STEP: Final = 1.0
 """What free space must change by to be told before the next heartbeat."""
@@ -109,8 +114,11 @@ class NodeAgent:
         tickets: TicketHolder,
         generation: Callable[[], int],
         heed: Callable[[ObservedNode], None] = lambda _: None,
+        restored: RestoreTicketReport | None = None,
     ) -> None:
-        """`heed` gets the object whenever it was seen, as `NodeCertificate.heed` takes it; NodeObjectError."""
+        """`heed` gets the object whenever it was seen, as `NodeCertificate.heed` takes it; NodeObjectError. `restored`:
+        what came of the restoration that this process has begun with.
+        """
         self._host = host
         self._heed = heed
         self._api = api
@@ -137,6 +145,7 @@ class NodeAgent:
         self._under: Counter[str] = Counter()  # what was done under the ticket that was heard of last
         self._backups = NodeBackups(host)
         self._verifications = NodeVerifications(host)
+        self._restored = restored
         self._next_look = 0.0
         self._fruitless_until = 0.0
         self._written: NodeStatus | None = None
@@ -190,6 +199,7 @@ class NodeAgent:
         self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
         self._backups.take_over(seen.spec.backup, seen.status.backup)
         self._verifications.take_over(seen.spec.verification, seen.status.verification)
+        self._restored = restoration_of(seen, self._restored)
         self._nudge()
         self._heed(seen)
 
@@ -255,6 +265,7 @@ class NodeAgent:
             ticket=self._report,
             backup=self._backups.report,
             verification=self._verifications.report,
+            restoration=self._restored,
             conditions=self._conditions(),
         )
 
@@ -299,7 +310,8 @@ class NodeAgent:
         with self._counting:
             under, self._under = self._under, Counter()
         if not under["freed_bytes"]:
-            again = self._host.spec.compaction.check_frequency.seconds
+            compaction = self._host.spec.compaction
+            again = GOAL_SECONDS if compaction.goal.is_set else compaction.check_frequency.seconds
             self._fruitless_until = self._host.clock.monotonic() + again
         return {**under, "message": message[:1024]}
 

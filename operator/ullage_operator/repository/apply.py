@@ -12,11 +12,20 @@ from typing import Final
 import msgspec
 import structlog
 
-from ullage.contract import API_VERSION, BackupStatus, NodeSpec, RepositoryStatus, RunStatus, document_of
+from ullage.contract import (
+    API_VERSION,
+    BackupStatus,
+    NodeSpec,
+    RepositoryStatus,
+    RestoreStatus,
+    RunStatus,
+    document_of,
+)
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
 from ullage_operator.backup.decide import orphaned as orphaned_backup
+from ullage_operator.backup.restore import orphaned as orphaned_restore
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.content import let_go
 from ullage_operator.election import lease_reference
@@ -32,7 +41,7 @@ from ullage_operator.objects import (
     has_labels,
     is_owned,
 )
-from ullage_operator.observation import RELEASE, BackupObject, NodeObject, Observation, RunObject
+from ullage_operator.observation import RELEASE, BackupObject, NodeObject, Observation, RestoreObject, RunObject
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
 from ullage_operator.repository.cache import InformerCache
@@ -72,11 +81,7 @@ class Applier:
             for name, run in decision.runs.items():
                 await self._write_run(seen, name, run)
             await self._delete_runs(seen.repository.namespace, decision.expired)
-            for backup in seen.backups:
-                if backup.name in decision.backups:
-                    await self._put_backup(
-                        seen.repository.namespace, backup, decision.backups[backup.name], seen.now_millis
-                    )
+            await self._write_backups(seen, decision)
             refused: OperatorError | None = await self._write_claims(seen, desired)
             try:
                 await self._write_objects(seen, desired)
@@ -122,12 +127,20 @@ class Applier:
         await self._tell(about, (kind, "DataStays", words[:1024]), now_millis)
 
     async def tell_orphans(
-        self, namespace: str, runs: Iterable[RunObject], backups: Iterable[BackupObject], now_millis: int
+        self,
+        namespace: str,
+        runs: Iterable[RunObject],
+        backups: Iterable[BackupObject],
+        restores: Iterable[RestoreObject],
+        now_millis: int,
     ) -> None:
-        """That these runs and backups have no repository; the time of runs that ended goes on."""
+        """That these runs, backups and restorations have no repository; the time of runs that ended goes on."""
         for backup in backups:
             if (told := orphaned_backup(backup, now_millis)) != backup.status:
                 await self._put_backup(namespace, backup, told, now_millis)
+        for restore in restores:
+            if (said := orphaned_restore(restore, now_millis)) != restore.status:
+                await self._put_restore(namespace, restore, said, now_millis)
         runs = tuple(runs)
         await self._delete_runs(namespace, expired(runs, now_millis))
         for run in runs:
@@ -144,11 +157,29 @@ class Applier:
             if run.name == name:
                 await self._put_run(seen.repository.namespace, run, status, seen.now_millis)
 
+    async def _write_backups(self, seen: Observation, decision: Decision) -> None:
+        namespace, now = seen.repository.namespace, seen.now_millis
+        for backup in seen.backups:
+            if backup.name in decision.backups:
+                await self._put_backup(namespace, backup, decision.backups[backup.name], now)
+        for restore in seen.restores:
+            if restore.name in decision.restores:
+                await self._put_restore(namespace, restore, decision.restores[restore.name], now)
+
     async def _put_backup(self, namespace: str, backup: BackupObject, status: BackupStatus, now_millis: int) -> None:
         kind = "ContentBackup"
         self._cache.backups.put(await self._replace_status(kind, namespace, backup.name, status))
         about = {"apiVersion": API_VERSION, "kind": kind, "name": backup.name, "uid": backup.uid}
         for event in news(kind, backup.status.conditions, status.conditions):
+            await self._tell({**about, "namespace": namespace}, event, now_millis)
+
+    async def _put_restore(
+        self, namespace: str, restore: RestoreObject, status: RestoreStatus, now_millis: int
+    ) -> None:
+        kind = "ContentRestore"
+        self._cache.restores.put(await self._replace_status(kind, namespace, restore.name, status))
+        about = {"apiVersion": API_VERSION, "kind": kind, "name": restore.name, "uid": restore.uid}
+        for event in news(kind, restore.status.conditions, status.conditions):
             await self._tell({**about, "namespace": namespace}, event, now_millis)
 
     async def _put_run(self, namespace: str, run: RunObject, status: RunStatus, now_millis: int) -> None:
@@ -330,7 +361,7 @@ class Applier:
         return None
 
     async def _replace_status(
-        self, kind: str, namespace: str, name: str, status: RepositoryStatus | RunStatus | BackupStatus
+        self, kind: str, namespace: str, name: str, status: RepositoryStatus | RunStatus | BackupStatus | RestoreStatus
     ) -> Object:
         metadata = {"name": name, "namespace": namespace}
         return await self._api.apply(objects.document(kind, metadata, status=document_of(status)), "status")

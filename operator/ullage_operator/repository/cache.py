@@ -25,7 +25,7 @@ from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
 from ullage_operator.node import blockers
 from ullage_operator.objects import MANAGED, MANAGER, POD_MAKERS, Object, RepositoryObject, is_owned, selector_of
-from ullage_operator.observation import TROUBLE_MAX, BackupObject, RunObject, SigningRequest, lean
+from ullage_operator.observation import TROUBLE_MAX, BackupObject, RestoreObject, RunObject, SigningRequest, lean
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
 from ullage_operator.repository.observe import Answers, Followed, Key, naming
@@ -81,14 +81,23 @@ class InformerCache:
         self.repositories = asked("ContentRepository", on_change=self._by_name)
         self.runs = asked("ReclamationRun", on_change=self._by_spec)
         self.backups = asked("ContentBackup", on_change=self._by_spec)
+        self.restores = asked("ContentRestore", on_change=self._by_spec)
         self.node_objects = Informer(api, "ContentRepositoryNode", namespaces=places, on_change=self._by_agent)
         self.nodes = Informer(api, "Node", keep=lean, on_change=self._by_node)
         self.agents = Informer(api, "Pod", namespaces=places, labels=OURS, keep=lean, on_change=by_label)
         blocking = partial(Informer, api, "Pod", namespaces=self._others, keep=lean, on_change=by_pod)
         self.spark, self.opted_in = blocking(labels=blockers.SPARK), blocking(labels=blockers.OPTED_IN)
         self.owned = {kind: Informer(api, kind, namespaces=places, labels=OURS, on_change=by_label) for kind in OWNED}
-        followed = [self.repositories, self.node_objects, self.runs, self.backups, self.nodes, self.agents]
-        self._stores = [*followed, self.spark, self.opted_in, *self.owned.values()]
+        asked_for = [self.repositories, self.runs, self.backups, self.restores]
+        self._stores = [
+            *asked_for,
+            self.node_objects,
+            self.nodes,
+            self.agents,
+            self.spark,
+            self.opted_in,
+            *self.owned.values(),
+        ]
         self.reserved: dict[Key, dict[str, frozenset[str]]] = {}
 
     async def start(self) -> None:
@@ -149,6 +158,7 @@ class InformerCache:
             node_objects=dict(self.node_objects.objects),
             runs=dict(self.runs.objects),
             backups=dict(self.backups.objects),
+            restores=dict(self.restores.objects),
             nodes=dict(self.nodes.objects),
             agents=dict(self.agents.objects),
             blocking=[*self.spark.objects.values(), *self.opted_in.objects.values()],
@@ -210,6 +220,10 @@ class InformerCache:
     def backups_of(self, namespace: str, name: str) -> list[BackupObject]:
         """The ContentBackups that name a repository, whether or not it is there."""
         return [BackupObject.of(each) for _, each in naming((namespace, name), self.backups.objects)]
+
+    def restores_of(self, namespace: str, name: str) -> list[RestoreObject]:
+        """The ContentRestores that name a repository, whether or not it is there."""
+        return [RestoreObject.of(each) for _, each in naming((namespace, name), self.restores.objects)]
 
     async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
         """Pods of spec.maintenance.blockers.podSelectors, in all namespaces that are looked at; and why they could not

@@ -15,11 +15,13 @@ from ullage.contract import (
     NextWindow,
     NodeSpec,
     RepositoryStatus,
+    RestoreStatus,
     RunStatus,
     time_of,
 )
 from ullage_operator.agents.rollout import Rollout, rollout
 from ullage_operator.backup.decide import BackupDecision, decide_backups
+from ullage_operator.backup.restore import RestoreDecision, decide_restores
 from ullage_operator.node.runs import expired, finished_on, is_called_off, next_millis, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded
@@ -51,6 +53,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     backups: dict[str, BackupStatus] = msgspec.field(default_factory=dict)
     """Statuses that changed, by the backup's name."""
 
+    restores: dict[str, RestoreStatus] = msgspec.field(default_factory=dict)
+    """The same of restorations."""
+
     planning: PlanningDecision = PlanningDecision()
     rollout: Rollout = Rollout()
     next_millis: int | None = None
@@ -71,6 +76,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         figures = _figures(seen, placement, [found.spec for found in seen.objects.values()])
         _, runs = runs_due(seen, hosts, is_held=True)
         backups = decide_backups(seen, hosts, is_held=True)
+        restores = decide_restores(seen, hosts, is_held=True)
         status = msgspec.structs.replace(
             figures,
             conditions=conditions(seen, acceptance, figures, placement, Rollout()),
@@ -83,6 +89,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
             nodes=_revoked(after),
             runs=runs,
             backups=backups.statuses,
+            restores=restores.statuses,
             released=tuple(found for found in seen.objects.values() if found.is_going and not holds(found)),
             expired=expired(after.runs, seen.now_millis),
             next_millis=next_millis(after.runs, seen.now_millis),
@@ -92,9 +99,10 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     ready = frozenset(node for node in seen.objects if is_ready(seen, node))
     due, runs = runs_due(seen, hosts)
     backups = decide_backups(seen, hosts)
+    restores = decide_restores(seen, hosts)
     after = _as_told(seen, runs)
     schedule = TicketScheduler(after, settings, ready).schedule(due)
-    nodes, released = _nodes(seen, hosts, placement, schedule, backups)
+    nodes, released = _nodes(seen, hosts, placement, schedule, backups, restores)
     figures = _figures(seen, placement, nodes.values())
     figures = msgspec.structs.replace(figures, **_windows(spec, schedule, seen.now_millis))
     rolls = rollout(seen, settings, hosts)
@@ -110,6 +118,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         released=tuple(released),
         runs=runs,
         backups=backups.statuses,
+        restores=restores.statuses,
         expired=expired(after.runs, seen.now_millis),
         planning=planned,
         rollout=rolls,
@@ -120,7 +129,12 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
 
 
 def _nodes(
-    seen: Observation, hosts: tuple[str, ...], placement: Placement, schedule: TicketSchedule, backups: BackupDecision
+    seen: Observation,
+    hosts: tuple[str, ...],
+    placement: Placement,
+    schedule: TicketSchedule,
+    backups: BackupDecision,
+    restores: RestoreDecision,
 ) -> tuple[dict[str, NodeSpec], list[NodeObject]]:
     """What the node objects shall say, and which shall go."""
     cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
@@ -146,6 +160,7 @@ def _nodes(
             kept,
             cordoned=node in cordoned,
             deferral=schedule.deferrals.get(node),
+            restoration=restores.tickets.get(node),  # one that was given up is made anew at once
             certificate=seen.certificates.get(node),
             certificate_names=seen.certificate_names.get(node, ()),
         )

@@ -21,6 +21,7 @@ from ullage_operator.observation import (
     NodeObject,
     Observation,
     ObservedPlanning,
+    RestoreObject,
     RunObject,
     SigningRequest,
     agents_of,
@@ -57,6 +58,7 @@ class Followed(NamedTuple):
     node_objects: Objects
     runs: Objects
     backups: Objects
+    restores: Objects
     nodes: Objects
     agents: Objects
     blocking: list[Object]
@@ -115,6 +117,7 @@ class Observer:
             agents=agents_of(_own_pods(repository, followed.agents)),
             runs=tuple(RunObject.of(each) for _, each in naming(key, followed.runs)),
             backups=tuple(BackupObject.of(each) for _, each in naming(key, followed.backups)),
+            restores=tuple(RestoreObject.of(each) for _, each in naming(key, followed.restores)),
             blockers=Blockers(by_node=blocking, problem="; ".join(problems)),
             busy_volumes=_busy_volumes(key, followed),
             owned=followed.owned,

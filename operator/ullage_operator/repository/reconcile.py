@@ -82,6 +82,11 @@ class Reconciler:
         self.cache.backups.put(found)
         self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
 
+    def restore_changed(self, found: Object) -> None:
+        """A ContentRestore that is there, as it is now."""
+        self.cache.restores.put(found)
+        self._changed((found["metadata"]["namespace"], found["spec"]["repository"]), False)
+
     def look_again(self, key: Key) -> None:
         """Though nothing was heard of it, and at all of it anew."""
         self.cache.forget_found(key)
@@ -169,7 +174,7 @@ class Reconciler:
             for each in held:
                 await let_go(self._api, each)
         runs, now = self.cache.runs_of(*key), self._clock()
-        await self._applier.tell_orphans(key[0], runs, self.cache.backups_of(*key), now)
+        await self._applier.tell_orphans(key[0], runs, self.cache.backups_of(*key), self.cache.restores_of(*key), now)
         return self._seconds_until(next_millis(runs, now))
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:

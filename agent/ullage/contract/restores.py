@@ -1,0 +1,125 @@
+"""Restorations: what an administrator asks for, what the agent of a node is told to bring back, and what came of it.
+
+A node is restored before it has a repository: its agent finds an empty directory, asks its object whether it may make a
+repository there, and is told to bring one back instead. Where one lies already nothing is replaced.
+"""
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from ullage.contract.backups import RepositoryName
+from ullage.contract.conditions import CONDITIONS_MAX, Condition
+from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
+from ullage.contract.tickets import RunPhase, TicketState
+
+ObjectName = Annotated[str, Meta(pattern=f"({DNS_SUBDOMAIN})|^$", max_length=253)]
+
+RESTORE_SECONDS_TOLD: Final = 30
+"""How often an agent says how far it is."""
+
+
+class RestoreTicket(ClusterRecord, frozen=True, kw_only=True):
+    """What an agent is to bring back, before it has a repository."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=128)]
+    """The uid of the ContentRestore."""
+
+    place: Annotated[str, Meta(min_length=1, max_length=2048)]
+    """Where the backup lies: a URL in one of spec.service.backupBuckets."""
+
+    generation: Count = 0
+    """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
+
+
+class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
+    """How far an agent is with a restoration."""
+
+    id: str
+    """The uid of the ContentRestore."""
+
+    state: TicketState
+    """How far the agent is. Refused: a repository was there already."""
+
+    started: Time | None = None
+    """When it began."""
+
+    ended: Time | None = None
+    """When it ended."""
+
+    generation: Count = 0
+    """The number of the backup's generation that was brought back."""
+
+    bytes_done: Bytes = 0
+    """The bytes that were copied, and then checked."""
+
+    bytes: Bytes = 0
+    """The bytes that are to be copied, or checked."""
+
+    lost: Count = 0
+    """The number of FlowFiles and handles that the backup has without their content."""
+
+    message: Annotated[str, Meta(max_length=1024)] = ""
+    """Why it failed, for what it waits, or what the backup lacks."""
+
+
+class RestoreSpec(ClusterRecord, frozen=True, kw_only=True):
+    """What is brought back, and where. Immutable."""
+
+    repository: RepositoryName
+    """The name of the ContentRepository, in the same namespace; it may be made later than this."""
+
+    node: RepositoryName
+    """The node on which it is made. It has no repository yet: nothing is ever replaced."""
+
+    backup: ObjectName = ""
+    """The ContentBackup of the same repository whose bucket has it. Either this or `place` is said."""
+
+    from_node: ObjectName = ""
+    """With `backup`: the node that wrote it. Empty is `node` itself."""
+
+    place: Annotated[str, Meta(max_length=2048, pattern="^(s3://.*)?$")] = ""
+    """Where the backup lies, `s3://BUCKET/PREFIX`, in one of the repository's spec.service.backupBuckets."""
+
+
+class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
+    """What came of it, written by the operator."""
+
+    observed_generation: Count = 0
+    """The generation of the ContentRestore that the operator last read."""
+
+    phase: RunPhase = RunPhase.PENDING
+    """How far it is."""
+
+    place: str = ""
+    """Where the backup lies."""
+
+    started: Time | None = None
+    """When it was first asked of the node's agent."""
+
+    ended: Time | None = None
+    """When it ended."""
+
+    generation: Count = 0
+    """The number of the backup's generation that was brought back: the newest that there was."""
+
+    progress: str = ""
+    """How much of the present step is done, as a percentage. A restoration copies, and then reads everything again."""
+
+    lost: Count = 0
+    """The number of FlowFiles and handles that the backup has without their content."""
+
+    message: str = ""
+    """Why it waits, or why it failed."""
+
+    conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
+    """How the restoration is: docs/conditions.md has all that they can say."""
+
+
+class ContentRestore(ClusterRecord, frozen=True, kw_only=True):
+    """A restoration of one node's repository from a backup in a bucket."""
+
+    spec: RestoreSpec
+    status: RestoreStatus = RestoreStatus()
+    api_version: Literal["ullage.dev/v1alpha1"] = API_VERSION
+    kind: Literal["ContentRestore"] = "ContentRestore"

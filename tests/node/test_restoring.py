@@ -1,0 +1,177 @@
+"""What a node begins with: an empty repository, or a backup that a ContentRestore brings back, from a real bucket."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import ullage
+from tests.node.test_node import Written, serving
+from tests.places import Gateway, Place
+from tests.service.running import document_at
+from tests.support import ManualClock
+from ullage.contract import (
+    BackupBucket,
+    ContentRepository,
+    NodeSpec,
+    NodeStatus,
+    RestoreTicket,
+    RestoreTicketReport,
+    TicketState,
+)
+from ullage.errors import NotARepository
+from ullage_agent.node.objects import NodeObjectError, ObservedNode
+from ullage_agent.node.restoring import NodeRestore
+
+
+class Asked(Written):
+    """Its object as it is each time that it is read: the last one again and again."""
+
+    def __init__(self, *answers: ObservedNode | Exception | None) -> None:
+        super().__init__()
+        self.answers = list(answers)
+
+    def read(self) -> ObservedNode | None:
+        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    @property
+    def told(self) -> RestoreTicketReport:
+        """What was written of the restoration last."""
+        found = self.statuses[-1].restoration
+        assert found is not None
+        return found
+
+
+class EnoughError(Exception):
+    """It would wait for ever."""
+
+
+def asking(ticket: RestoreTicket | None = None, **status: object) -> ObservedNode:
+    spec = NodeSpec(repository="flows", node_name="here", restoration=ticket)
+    found = msgspec.structs.replace(NodeStatus(), **status)
+    return ObservedNode(uid="u-1", generation=1, version="1", spec=spec, status=found)
+
+
+def waiting(times: int) -> Callable[[float], None]:
+    """So often; then somebody has had enough."""
+    left = [times]
+
+    def sleep(_: float) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise EnoughError
+
+    return sleep
+
+
+@pytest.fixture
+def written(tmp_path: Path, gateway: Gateway, bucket: Place) -> BackupBucket:
+    """A bucket with a backup of a FlowFile and a handle called by its content."""
+    assert bucket.bucket is not None
+    with ullage.open(tmp_path / "before", create=True) as repository:
+        repository.queues.put("q", b"x" * 70_000)
+        repository.handles.put(b"y" * 500)
+        repository.backup(bucket.bucket)
+    return BackupBucket(url=bucket.bucket.url, endpoint=gateway.url)
+
+
+def settings(root: Path, *buckets: BackupBucket) -> Callable[[], tuple[ContentRepository, int]]:
+    document = document_at(root, service={"backup_buckets": buckets})
+    return lambda: (document, 3)
+
+
+def test_an_empty_repository_is_made_only_where_the_cluster_knows_of_none(tmp_path: Path) -> None:
+    """One that is there is opened without asking; nobody who answers, or no object yet, is waited for."""
+    root = tmp_path / "r"
+    api = Asked(NodeObjectError("away"), None, asking())
+    assert NodeRestore(api, settings(root), sleep=waiting(2)).may_make(str(root))
+    with pytest.raises(NotARepository, match="release=u-1"):
+        NodeRestore(Asked(asking(repository_uuid="before")), settings(root)).may_make(str(root))
+    with ullage.open(root, create=True):
+        pass
+    assert not NodeRestore(Asked(NodeObjectError("away")), settings(root)).may_make(str(root))
+
+
+def test_a_backup_is_brought_back_and_told(tmp_path: Path, written: BackupBucket) -> None:
+    """Bytes, progress and end; who serves then tells it on, and its next backup in the same place is whole."""
+    root = tmp_path / "r"
+    ticket = RestoreTicket(id="one", place=written.url, generation=3)
+    api = Asked(asking(ticket))
+    restoring = NodeRestore(api, settings(root, written), ManualClock())
+    assert not restoring.may_make(str(root))
+    assert (api.told.state, api.told.generation, api.told.message) == (TicketState.COMPLETED, 1, "")
+    states = [status.restoration.state for status in api.statuses if status.restoration]
+    assert states[0] == TicketState.RUNNING
+
+    with serving(root) as node:
+        node.agent.take_over(asking(ticket, restoration=api.told))
+        node.agent.tell()
+        assert node.api.statuses[-1].restoration == api.told
+        assert node.host.repository.queues.find("q").size_bytes == 70_000
+        node.host.repository.queues.put("q", b"z" * 90_000)
+        bucket = ullage.Bucket(url=written.url, endpoint=written.endpoint)
+        assert node.host.repository.backup(bucket).generation == 2
+        assert node.host.repository.verify_backup(bucket).damaged == ()
+
+
+def test_what_it_needs_is_waited_for(tmp_path: Path, written: BackupBucket) -> None:
+    """Settings that allow the place, credentials that are mounted later: it says so, and makes nothing meanwhile."""
+    root = tmp_path / "r"
+    newer = RestoreTicket(id="one", place=written.url, generation=4)
+    with pytest.raises(EnoughError):
+        NodeRestore(api := Asked(asking(newer)), settings(root, written), sleep=waiting(3)).may_make(str(root))
+    assert (api.told.state, api.told.message) == (TicketState.RUNNING, "waits for the settings that allow the place")
+    secret = BackupBucket(url=written.url, endpoint=written.endpoint, credentials_file=str(tmp_path / "none"))
+    ticket = RestoreTicket(id="one", place=written.url)
+    with pytest.raises(EnoughError):
+        NodeRestore(api := Asked(asking(ticket)), settings(root, secret), sleep=waiting(3)).may_make(str(root))
+    assert (api.told.state, api.told.message) == (TicketState.RUNNING, f"waits for {tmp_path / 'none'}")
+    assert not root.exists()
+
+
+def test_one_that_failed_makes_no_empty_repository(tmp_path: Path, written: BackupBucket) -> None:
+    """Not after a restart either; another one that is asked for is carried out."""
+    root = tmp_path / "r"
+    wrong = RestoreTicket(id="one", place=f"{written.url}/none")
+    with pytest.raises(EnoughError):
+        NodeRestore(api := Asked(asking(wrong)), settings(root, written), sleep=waiting(2)).may_make(str(root))
+    failed = api.told
+    assert (failed.state, "NotABackup" in failed.message) == (TicketState.FAILED, True)
+    right = RestoreTicket(id="two", place=written.url)
+    again = Asked(asking(wrong, restoration=failed), asking(right, restoration=failed))
+    assert not NodeRestore(again, settings(root, written), sleep=waiting(1)).may_make(str(root))
+    assert (again.told.id, again.told.state) == ("two", TicketState.COMPLETED)
+
+
+def test_nothing_is_replaced(tmp_path: Path, written: BackupBucket) -> None:
+    """What lies in the directory stays, and the restoration has failed; a repository that serves refuses it."""
+    root = tmp_path / "r"
+    root.mkdir()
+    (root / "mine").write_bytes(b"mine")
+    ticket = RestoreTicket(id="one", place=written.url)
+    with pytest.raises(EnoughError):
+        NodeRestore(api := Asked(asking(ticket)), settings(root, written), sleep=waiting(2)).may_make(str(root))
+    assert (api.told.state, "DirectoryNotEmpty" in api.told.message) == (TicketState.FAILED, True)
+    assert [each.name for each in root.iterdir()] == ["mine"]
+
+    with serving(tmp_path / "other") as node:
+        node.agent.take_over(asking(ticket))
+        node.agent.tell()
+        report = node.api.statuses[-1].restoration
+        assert report is not None
+        assert (report.id, report.state) == ("one", TicketState.REFUSED)
+
+
+def test_a_process_that_ended_between_its_end_and_telling_it_has_brought_it_back(tmp_path: Path) -> None:
+    """The last thing that was told is Running; there is a repository, and only the restoration can have made it."""
+    ticket = RestoreTicket(id="one", place="s3://b/p")
+    with serving(tmp_path / "r") as node:
+        node.agent.take_over(asking(ticket, restoration=RestoreTicketReport(id="one", state=TicketState.RUNNING)))
+        node.agent.tell()
+        report = node.api.statuses[-1].restoration
+        assert report is not None
+        assert report.state == TicketState.COMPLETED
