@@ -2,7 +2,7 @@
 
 It exists to prove that the document suffices. It reads the way the document says, refuses what the document calls
 damage, and knows nothing of performance, torn tails or recovery: it is for repositories that were closed, and for
-backups, which `lay_out` makes closed repositories of.
+backups, which `lay_out` (tests/backup_reader.py) makes closed repositories of.
 """
 
 import io
@@ -78,7 +78,7 @@ class StorageReader:
         self.repository: str = self.identity["repository"]
         for name, path in self.identity["containers"].items():
             found = _json(root / path / "ullage.json")
-            _require((found["repository"], found["container"]) == (self.repository, name), f"container {name}")
+            require((found["repository"], found["container"]) == (self.repository, name), f"container {name}")
         self.queues: dict[int, list[Any]] = {}
         self.resources: dict[int, list[Any]] = {}
         self.swaps: dict[str, list[Any]] = {}
@@ -106,9 +106,9 @@ class StorageReader:
         found = []
         for directory, name, first, count, *_, length, crc in self.manifest["files"]:
             data = (self.root / directory / name).read_bytes()
-            _require((len(data), crc32c(data)) == (length, crc), f"event file {name}")
+            require((len(data), crc32c(data)) == (length, crc), f"event file {name}")
             rows = parquet.read_table(io.BytesIO(data)).to_pylist()
-            _require([row["sequence"] for row in rows] == list(range(first, first + count)), f"rows of {name}")
+            require([row["sequence"] for row in rows] == list(range(first, first + count)), f"rows of {name}")
             found += [(row["sequence"], row["type"], row["flow_file"]) for row in rows]
         later = enumerate(self._undrained, start=self.manifest["next_sequence"])
         return found + [(sequence, *event) for sequence, event in later]
@@ -127,23 +127,23 @@ class StorageReader:
             data = path.read_bytes()
             length, crc, magic = struct.unpack("<II8s", data[-16:])
             body = data[len(data) - 16 - length : -16]
-            _require((magic, crc32c(body)) == (b"ULLAGEPI", crc), f"shard {path.name}")
+            require((magic, crc32c(body)) == (b"ULLAGEPI", crc), f"shard {path.name}")
             run = msgspec.msgpack.decode(body)
             head = run["about"]
-            _require(head["repository"] == self.identity["repository"], f"repository of {path.name}")
-            _require(path.stem == "{:020d}-{:020d}".format(*head["span"]), f"span of {path.name}")
+            require(head["repository"] == self.identity["repository"], f"repository of {path.name}")
+            require(path.stem == "{:020d}-{:020d}".format(*head["span"]), f"span of {path.name}")
             at = 0
             for name, count, fences, crcs in run["sections"]:
                 keys = data[at : at + 8 * count]
                 blocks = [keys[start : start + 8 * 1_024] for start in range(0, len(keys), 8 * 1_024)]
-                _require(fences == b"".join(block[:8] for block in blocks), f"first keys of {name}")
-                _require(crcs == b"".join(struct.pack("<I", crc32c(block)) for block in blocks), f"blocks of {name}")
+                require(fences == b"".join(block[:8] for block in blocks), f"first keys of {name}")
+                require(crcs == b"".join(struct.pack("<I", crc32c(block)) for block in blocks), f"blocks of {name}")
                 if name == field:
                     plain = struct.unpack(f"<{count}Q", keys)
-                    _require(list(plain) == sorted(plain), f"order of {name}")
+                    require(list(plain) == sorted(plain), f"order of {name}")
                     found += [(key >> 32, head["span"][0] + (key & 0xFFFF_FFFF)) for key in plain]
                 at += 8 * count
-            _require(at == len(data) - 16 - length, f"length of {path.name}")
+            require(at == len(data) - 16 - length, f"length of {path.name}")
         return found
 
     def path_of(self, resource: list[Any]) -> Path:
@@ -166,7 +166,7 @@ class StorageReader:
         for frame in sorted(frames):
             if frame.id <= last_id:
                 continue
-            _require(frame.id == last_id + 1, f"transaction {last_id + 1} is missing")
+            require(frame.id == last_id + 1, f"transaction {last_id + 1} is missing")
             last_id = frame.id
             if frame.payload:
                 _millis, operations = msgspec.msgpack.decode(frame.payload)
@@ -176,11 +176,11 @@ class StorageReader:
 
     def _chain(self, directory: Path, partition: int, first: int) -> list[_Frame]:
         files = [self._log_file(path, partition) for path in sorted(directory.glob("*.wal"))]
-        _require(first in {file.sequence for file in files}, f"{directory}: file number {first} is missing")
+        require(first in {file.sequence for file in files}, f"{directory}: file number {first} is missing")
         chain = sorted(file for file in files if file.frames and file.sequence >= first)
         frames: list[_Frame] = []
         for expected, file in enumerate(chain, start=first):
-            _require(file.sequence == expected, f"{directory}: file number {expected} is missing")
+            require(file.sequence == expected, f"{directory}: file number {expected} is missing")
             if expected > first:
                 frames = [frame for frame in frames if frame.id <= file.previous_last_id]
             frames.extend(file.frames)
@@ -189,14 +189,14 @@ class StorageReader:
     def _log_file(self, path: Path, partition: int) -> _LogFile:
         data = path.read_bytes()
         header, offset = _file_header(data, b"ULLAGEWL", self.repository, path)
-        _require(header["partition"] == partition, f"{path} is of partition {header['partition']}")
+        require(header["partition"] == partition, f"{path} is of partition {header['partition']}")
         frames = []
         while frame := _frame_at(data, offset, header["salt"]):
             kind, id, payload = frame
             if kind in (b"ULLt", b"ULLv"):
                 frames.append(_Frame(id, payload))
             offset += FRAME_HEADER + len(payload)
-        _require(not any(data[offset:]), f"{path}: bytes behind the last frame at {offset} of a closed log")
+        require(not any(data[offset:]), f"{path}: bytes behind the last frame at {offset} of a closed log")
         return _LogFile(header["sequence"], header["previous_last_id"], frames)
 
     # ------------------------------------------------------------------------------------------------------ provenance
@@ -208,9 +208,9 @@ class StorageReader:
         data = path.read_bytes()
         magic, length, crc = struct.unpack_from("<8sII", data)
         body = data[16:]
-        _require(magic == b"ULLAGEPM" and len(body) == length and crc32c(body) == crc, "manifest")
+        require(magic == b"ULLAGEPM" and len(body) == length and crc32c(body) == crc, "manifest")
         manifest: dict[str, Any] = msgspec.msgpack.decode(body)
-        _require(manifest["repository"] == self.repository, "manifest of another repository")
+        require(manifest["repository"] == self.repository, "manifest of another repository")
         return manifest
 
     def _tell(self, id: int, operations: list[Any]) -> None:
@@ -234,7 +234,7 @@ class StorageReader:
             if tag in (1, 2, 3, 31):
                 self._change(tag, fields)
             elif tag == 30:
-                self._runs[fields[1], fields[0]] = fields
+                self._take_run(fields)
             elif tag in (4, 5, 25):
                 kept: dict[int, Any] = {4: self.queues, 5: self.resources, 25: self._answers}
                 kept[tag][fields[0]] = fields
@@ -250,7 +250,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                _require(tag in (8, 20, 23, 24, 26, 27, 28, 29), f"operation {tag} is unknown")
+                require(tag in (8, 20, 23, 24, 26, 27, 28, 29), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:
@@ -265,14 +265,25 @@ class StorageReader:
 
     def _take_pack(self, joined: bytes, ends: bytes, rows: bytes, bits: int) -> None:
         uuids = _uuids(joined)
-        _require(len(ends) in (2 * len(uuids), 4 * len(uuids)), "ends of a pack")
+        require(len(ends) in (2 * len(uuids), 4 * len(uuids)), "ends of a pack")
         start, width = 0, "<H" if len(ends) == 2 * len(uuids) else "<I"
         for uuid, (end,) in zip(uuids, struct.iter_unpack(width, ends), strict=True):
             is_like_first = (int.from_bytes(uuid) ^ int.from_bytes(uuids[0])) >> 120 - bits == 0
-            _require(is_like_first, "what the uuids of a pack have in common")
+            require(is_like_first, "what the uuids of a pack have in common")
             self._records[uuid] = [uuid, 0, *msgspec.msgpack.decode(rows[start:end])]
             start = end
-        _require(start == len(rows), "rows of a pack")
+        require(start == len(rows), "rows of a pack")
+
+    def _take_run(self, listed: list[Any]) -> None:
+        self._runs[listed[1], listed[0]] = listed
+        if listed[1] != "handles":
+            return
+        gone = int.from_bytes(listed[10], "little")
+        require(len(listed[10]) in (0, -(-listed[2] // 8)), "which handles of a run are gone")
+        for number, (uuid, row) in enumerate(self._run(listed)):
+            if not gone >> number & 1:
+                require(uuid not in self._records, "a handle in two places")
+                self._records[uuid] = [uuid, 0, *msgspec.msgpack.decode(row)]
 
     def _update(self, update: list[Any]) -> None:
         uuid, queue, queued, content, set_attributes, remove_attributes, expires_millis, deleted_millis = update[:8]
@@ -303,7 +314,7 @@ class StorageReader:
     def _read_swap(self, name: str) -> list[list[Any]]:
         _, blocks = _record_file(self.root / "swap" / name, b"ULLAGESF", self.repository)
         operations = [operation for block in blocks for operation in block]
-        _require(all(operation[0] == 1 for operation in operations), f"what swap file {name} holds")
+        require(all(operation[0] == 1 for operation in operations), f"what swap file {name} holds")
         return [operation[1:] for operation in operations]
 
     def _block_checksums(self) -> dict[tuple[int, int], bytes]:
@@ -324,35 +335,35 @@ class StorageReader:
         data = path.read_bytes()
         head_length, head_crc, magic = struct.unpack("<II8s", data[-16:])
         body = data[-16 - head_length : -16]
-        _require((len(data), head_crc, magic) == (length, crc, b"ULLAGERN") and crc32c(body) == crc, f"head of {path}")
+        require((len(data), head_crc, magic) == (length, crc, b"ULLAGERN") and crc32c(body) == crc, f"head of {path}")
         head = msgspec.msgpack.decode(body)
-        _require((head["repository"], head["number"], head["space"]) == (self.repository, number, space), f"{path}")
-        _require((head["serde"], head["serde_version"], head["format"]) == (*SERDE, FORMAT), f"version of {path}")
+        require((head["repository"], head["number"], head["space"]) == (self.repository, number, space), f"{path}")
+        require((head["serde"], head["serde_version"], head["format"]) == (*SERDE, FORMAT), f"version of {path}")
         words = [word for (word,) in struct.iter_unpack("<Q", head["fences"])]
         fences = [struct.pack(">QQ", high, low) for high, low in zip(words, words[len(words) // 2 :], strict=False)]
         ends = [end for (end,) in struct.iter_unpack("<Q", head["ends"])]
         counts = [count for (count,) in struct.iter_unpack("<I", head["counts"])]
-        _require(ends[-1] == len(data) - 16 - head_length, f"end of the blocks of {path}")
+        require(ends[-1] == len(data) - 16 - head_length, f"end of the blocks of {path}")
         found: list[tuple[bytes, bytes]] = []
         for start, end, count, fence in zip([0, *ends], ends, counts, fences, strict=False):
             block = list(self._run_block(space, number, data[start:end], start))
-            _require(len(block) == count and block[0][0] == fence, f"block at {start} of {path}")
+            require(len(block) == count and block[0][0] == fence, f"block at {start} of {path}")
             found += block
         keys = [key for key, _ in found]
-        _require(len(set(keys)) == rows and keys == sorted(keys), f"order of {path}")
-        _require((keys[0], keys[-1]) == (first, last), f"bounds of {path}")
-        _require(head["filter"] == b"".join(key[:-3:-1] for key in keys), f"filter of {path}")
+        require(len(set(keys)) == rows and keys == sorted(keys), f"order of {path}")
+        require((keys[0], keys[-1]) == (first, last), f"bounds of {path}")
+        require(head["filter"] == b"".join(key[:-3:-1] for key in keys), f"filter of {path}")
         yield from found
 
     def _run_block(self, space: str, number: int, data: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
         magic, rows, length, crc = struct.unpack_from("<4sIII", data)
         columns = data[16:]
         covered = (self.repository + space).encode() + struct.pack("<QQ", number, offset) + data[:12] + columns
-        _require((magic, len(columns), crc32c(covered)) == (b"ULLb", length, crc), f"block at {offset} of run {number}")
+        require((magic, len(columns), crc32c(covered)) == (b"ULLb", length, crc), f"block at {offset} of run {number}")
         high, low = struct.unpack_from(f"<{rows}Q", columns), struct.unpack_from(f"<{rows}Q", columns, 8 * rows)
         ends = struct.unpack_from(f"<{rows}I", columns, 16 * rows)
         values = columns[20 * rows :]
-        _require(ends[-1] == len(values), f"values of the block at {offset} of run {number}")
+        require(ends[-1] == len(values), f"values of the block at {offset} of run {number}")
         for at in range(rows):
             yield struct.pack(">QQ", high[at], low[at]), values[ends[at - 1] if at else 0 : ends[at]]
 
@@ -393,41 +404,13 @@ class StorageReader:
         with self.path_of(self.resources[index]).open("rb") as file:
             file.seek(at)
             data = file.read(length)
-        _require(len(data) == length and crc32c(data) == crc, f"claim at {offset} of resource claim {resource}")
+        require(len(data) == length and crc32c(data) == crc, f"claim at {offset} of resource claim {resource}")
         if length > BLOCK:
             crcs = struct.iter_unpack("<I", blocks[resource, offset])
             for number, (block_crc,) in enumerate(crcs):
                 block = data[number * BLOCK : (number + 1) * BLOCK]
-                _require(bool(block) and crc32c(block) == block_crc, f"block {number} of the claim at {offset}")
+                require(bool(block) and crc32c(block) == block_crc, f"block {number} of the claim at {offset}")
         return data[start : start + size]
-
-
-def lay_out(backup: Path, root: Path) -> None:
-    """Put the files of a backup where a repository has them, each verified against the manifest."""
-    body, _, crc = (backup / "backup.json").read_bytes().rpartition(b"\n")
-    _require(crc == b"%08x" % crc32c(body), "backup.json")
-    manifest = json.loads(body)
-    _require(manifest["format"] == 1, f"backup.json: format {manifest['format']}")
-    identity = manifest["identity"]
-    places = {manifest["snapshot"]["path"]: Path("flowfile", "snapshot")}
-    places |= {file["path"]: Path("swap", file["name"]) for file in manifest["swaps"]}
-    beside = [*manifest["provenance"], *manifest["runs"]]
-    places |= {file["path"]: Path(file["directory"], file["name"]) for file in beside}
-    for file in manifest["contents"]:
-        section = Path(identity["containers"][file["container"]], str(file["resource"] % identity["sections"]))
-        places[file["path"]] = (section / "archive" if file["is_archived"] else section) / file["name"]
-    files = [manifest["snapshot"], *manifest["swaps"], *beside, *manifest["contents"]]
-    for file in files:
-        data = (backup / (file["path"] + file.get("suffix", ""))).read_bytes()
-        _require((len(data), crc32c(data)) == (file["length"], file["crc"]), file["path"])
-        target = root / places[file["path"]]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
-    for name, path in identity["containers"].items():
-        container = {"format": FORMAT, "repository": identity["repository"], "container": name}
-        (root / path).mkdir(parents=True, exist_ok=True)
-        (root / path / "ullage.json").write_text(json.dumps(container), encoding="utf-8")
-    (root / "ullage.json").write_text(json.dumps(identity), encoding="utf-8")
 
 
 def _frame_at(data: bytes, at: int, salt: bytes) -> tuple[bytes, int, bytes] | None:
@@ -446,11 +429,11 @@ def _frame_at(data: bytes, at: int, salt: bytes) -> tuple[bytes, int, bytes] | N
 def _file_header(data: bytes, magic: bytes, repository: str, path: Path) -> tuple[dict[str, Any], int]:
     found, length, crc = struct.unpack_from("<8sII", data)
     body = data[16 : 16 + length]
-    _require(found == magic and len(body) == length and crc32c(body) == crc, f"{path}: file header")
+    require(found == magic and len(body) == length and crc32c(body) == crc, f"{path}: file header")
     header: dict[str, Any] = msgspec.msgpack.decode(body, strict=False)
-    _require(header["format"] == FORMAT, f"{path}: format {header['format']}")
-    _require((header["serde"], header["serde_version"]) == SERDE, f"{path}: SerDe {header['serde']}")
-    _require(header["repository"] == repository, f"{path}: of repository {header['repository']}")
+    require(header["format"] == FORMAT, f"{path}: format {header['format']}")
+    require((header["serde"], header["serde_version"]) == SERDE, f"{path}: SerDe {header['serde']}")
+    require(header["repository"] == repository, f"{path}: of repository {header['repository']}")
     return header, 16 + length
 
 
@@ -462,26 +445,26 @@ def _record_file(path: Path, magic: bytes, repository: str) -> tuple[dict[str, A
     records = heads_crc = 0
     while True:
         head = data[offset : offset + 12]
-        _require(len(head) == 12, f"{path}: ends at {offset}")
+        require(len(head) == 12, f"{path}: ends at {offset}")
         length, count, crc = struct.unpack("<III", head)
         if length == 0:
             break
         payload = data[offset + 12 : offset + 12 + length]
-        _require(len(payload) == length and crc32c(payload) == crc, f"{path}: block at {offset}")
+        require(len(payload) == length and crc32c(payload) == crc, f"{path}: block at {offset}")
         blocks.append(msgspec.msgpack.decode(payload))
-        _require(len(blocks[-1]) == count, f"{path}: block at {offset} holds {len(blocks[-1])} records")
+        require(len(blocks[-1]) == count, f"{path}: block at {offset} holds {len(blocks[-1])} records")
         heads_crc = crc32c(head, heads_crc)
         records += count
         offset += 12 + length
     footer = data[offset:]
-    _require(len(footer) == 20, f"{path}: footer of {len(footer)} bytes")
-    _require(struct.unpack("<IQII", footer) == (0, records, heads_crc, crc32c(footer[:16])), f"{path}: footer")
+    require(len(footer) == 20, f"{path}: footer of {len(footer)} bytes")
+    require(struct.unpack("<IQII", footer) == (0, records, heads_crc, crc32c(footer[:16])), f"{path}: footer")
     return header, blocks
 
 
 def _json(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_bytes())
-    _require(found["format"] == FORMAT, f"{path}: format {found['format']}")
+    require(found["format"] == FORMAT, f"{path}: format {found['format']}")
     return found
 
 
@@ -494,6 +477,7 @@ def _format(uuid: bytes) -> str:
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def _require(is_so: bool, what: str) -> None:
+def require(is_so: bool, what: str) -> None:
+    """Damaged, unless it is so."""
     if not is_so:
         raise Damaged(what)

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from tests.backup_reader import lay_out
 from tests.golden.make import BACKUP, PRESENT, describe, drain, golden_spec
-from tests.storage_reader import StorageReader, lay_out
+from tests.storage_reader import StorageReader
 from tests.support import ManualClock
 from ullage.engine.engine import Engine
 from ullage.engine.wal.format import FORMAT_VERSION

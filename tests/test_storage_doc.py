@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
+from tests.backup_reader import lay_out
 from tests.engine.provenance.history import history
 from tests.golden import make as golden
 from tests.golden.make import GOLDEN_ANSWERS, golden_spec
-from tests.storage_reader import Damaged, ReadFlowFile, StorageReader, lay_out
+from tests.storage_reader import Damaged, ReadFlowFile, StorageReader
 from tests.support import ManualClock, committing
 from ullage.engine import model
 from ullage.engine.content import writer
@@ -57,6 +58,17 @@ def fill(repository: Engine, clock: ManualClock) -> None:
             repository.staging.commit(write, {attempt: 1})
 
 
+def rest(repository: Engine) -> None:
+    """Some handles stand in a run, and one of them has left it again."""
+    ids = repository.handles.put_many([b"rests %d" % number for number in range(200)])
+    repository.content.retire_idle()
+    repository.committer.commit(repository.content.take_seals(), creates=False)
+    repository.spaces.handles.rows_min = 1
+    repository.ledger.records.pack(0)
+    repository.checkpoint(drains=False)
+    repository.handles.delete(ids[7])
+
+
 def reclaim(repository: Engine) -> None:
     """Cut off dead tails, move what is wholly dead to the archive, and rewrite the rest, which writes outputs anew."""
     reclamation = repository.reclamation
@@ -87,7 +99,7 @@ def as_read(repository: Engine, record: FlowFileRecord) -> ReadFlowFile:
 
 def seen_by_the_engine(repository: Engine) -> list[ReadFlowFile]:
     """All FlowFiles, handles and swapped ones."""
-    records = [record for record in repository.ledger.flow_files() if record.queue != model.STAGED_QUEUE]
+    records = [record for record in repository.ledger.everything() if record.queue != model.STAGED_QUEUE]
     for name in list(repository.ledger.swaps):
         records.extend(repository.swap_files.read(name).records)
     return sorted(as_read(repository, record) for record in records)
@@ -104,6 +116,7 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         repository.provenance.drain()
         repository.provenance.index_step()
         repository.handles.put(b"content")
+        rest(repository)
         repository.checkpoint(drains=False)  # so that the snapshot carries events
         fill(repository, clock)
         reclaim(repository)
@@ -122,6 +135,7 @@ def test_a_reader_written_from_the_page_sees_what_the_engine_sees(tmp_path: Path
         answers = {answer.key: answer.answer for answer in repository.spaces.answers.all()}
         assert repository.ledger.answers.runs()
         assert repository.ledger.blocks.runs()
+        assert any(any(run.listed.gone) for run in repository.ledger.cold.runs)
         assert repository.ledger.answers.all()
 
     assert read_now == seen

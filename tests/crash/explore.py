@@ -110,7 +110,7 @@ class Tally:
 def state_of(repository: Engine) -> State:
     """All FlowFiles and handles, swapped ones included, with queue, attributes and content, and their history."""
     found: State = {}
-    records = list(repository.ledger.flow_files())
+    records = list(repository.ledger.everything())
     for name in sorted(repository.ledger.swaps):
         records.extend(repository.swap_files.read(name).records)
     left = left_of_closed_writes(repository)

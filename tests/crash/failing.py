@@ -29,6 +29,7 @@ from tests.support import ManualClock, abandon, collect_now_and_then, event_stor
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.content.containers import IDENTITY
 from ullage.engine.engine import Engine
+from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.model import Operation, ResourceClaim
 from ullage.engine.provenance.shard import SUFFIX
 from ullage.engine.reclaim.report import ReclamationReport
@@ -404,7 +405,7 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
     needed |= {
         repository.swap_files.path(name) for name in (*repository.ledger.swaps, *repository.ledger.retired_swaps)
     }
-    runs = (*repository.ledger.answers.runs(), *repository.ledger.blocks.runs())
+    runs = [run for space in SPACES for run in repository.ledger.runs_of(space)]
     needed |= {repository.spaces.path(run) for run in runs}
     # A write that nobody acknowledged may have left a file on a container that was taken away since, or is away now.
     marked = {

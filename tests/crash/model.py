@@ -39,7 +39,7 @@ def left_of_closed_writes(repository: Engine) -> set[bytes]:
 def records_of(repository: Engine) -> State:
     """All FlowFiles and handles, swapped ones included; their content is named by CRC, and `check` reads it."""
     left = left_of_closed_writes(repository)
-    records = [each for each in repository.ledger.flow_files() if each.queue != STAGED_QUEUE or each.uuid not in left]
+    records = [each for each in repository.ledger.everything() if each.queue != STAGED_QUEUE or each.uuid not in left]
     for name in sorted(repository.ledger.swaps):
         records.extend(repository.swap_files.read(name).records)
     well = [record for record in records if not is_ailing(record)]
@@ -51,7 +51,7 @@ def records_of(repository: Engine) -> State:
 
 def mixed(repository: Engine) -> list[str]:
     """Contents of a tenant's that lie in a file which is not this tenant's alone."""
-    records = list(repository.ledger.flow_files())
+    records = list(repository.ledger.everything())
     for name in sorted(repository.ledger.swaps):
         records.extend(repository.swap_files.read(name).records)
     found = []

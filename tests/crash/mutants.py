@@ -44,6 +44,7 @@ TESTS = (
     "tests/engine/runs/test_merged_rows.py",
     "tests/engine/ledger/test_resident_records.py",
     "tests/engine/ledger/test_residents.py",
+    "tests/engine/test_cold_handles.py",
 )
 """Paths that no workload can take, since they begin with files that somebody else has changed; and what costs nobody
 anything that a workload could miss, yet.
@@ -121,13 +122,17 @@ class Slip(NamedTuple):
 
 
 RUN_FILES = Path("engine", "ledger", "runfiles.py")
+COLD = Path("engine", "ledger", "coldhandles.py")
 RESIDENT = Path("engine", "ledger", "resident.py")
 SLIPS = (
     Slip(Path("engine", "runs", "mergedrows.py"), "(value or not has_oldest)", "value"),
     Slip(RUN_FILES, "kept = self._listed | self._writing\n", f"kept = frozenset({MISSED}() or self._writing)\n"),
     Slip(RUN_FILES, "kept |= self._counting()\n", f"kept |= frozenset({MISSED}() or ())\n"),
-    Slip(RESIDENT, "if record is not None or moves == self._moves:", "if True:"),
+    Slip(RESIDENT, "if record is not None or moves == self.moves:", "if True:"),
     Slip(RESIDENT, " if objects.get(each.uuid) is each]", "]"),
+    Slip(Path("engine", "ledger", "packed.py"), " and row_at(current, index) == row", ""),
+    Slip(COLD, "        run.hide(row)\n        if run.left", "        if run.left"),
+    Slip(COLD, "run.left.append(record.uuid)", "return True"),
     Slip(Path("engine", "ledger", "packedclaims.py"), "column[place + 1 :]", "column[place + 2 :]"),
     Slip(
         Path("engine", "ledger", "resources.py"),
@@ -137,7 +142,8 @@ SLIPS = (
 )
 """A deletion that goes while older runs have what it hides; runs that leave the disk before the rename of the snapshot
 that does without them, or after a merge before the one that lists them; a handle that is not found while it becomes an
-object again, or is packed as it was before its last change; a claim that dies with its neighbour, or with the first of
+object again, or is packed as it was before its last change; one that leaves memory as it was before that, that is in
+memory and in a run, or comes back with a merge; a claim that dies with its neighbour, or with the first of
 those that share it.
 """
 

@@ -50,7 +50,7 @@ def test_a_promise_whose_commit_failed_destroys_nothing_later() -> None:
     """The removal and the promise to delete share a failed sync: the next cleaning of that process touches no file."""
     repository, files, clock = made()
     put("a", 6_000)(repository, clock)
-    (record,) = repository.ledger.flow_files()
+    (record,) = repository.ledger.everything()
     # Another thread's removal, which has not come to its sync yet.
     repository.log.append([Delete(record.uuid)], clock.now_millis())
     files.fault = Fault(1, OSError(errno.EIO, "late"), frozenset({"sync"}))
@@ -107,7 +107,7 @@ def test_a_backup_of_damaged_content_survives_a_loss_of_power() -> None:
     with repository:
         put("a", 300, 6_000)(repository, clock)
         put("a", 400)(repository, clock)
-        small, *_ = sorted(repository.ledger.flow_files(), key=lambda record: record.size)
+        small, *_ = sorted(repository.ledger.everything(), key=lambda record: record.size)
         assert small.claim is not None
         (path,) = [
             repository.content.path_of(entry.claim)
@@ -124,9 +124,9 @@ def test_a_backup_of_damaged_content_survives_a_loss_of_power() -> None:
         recovered = CrashFiles(image)
         Engine.restore_backup("/b", SECOND, recovered)
         with Engine.open(SECOND, recovered, ManualClock()) as restored:
-            readable = [record.size for record in restored.ledger.flow_files() if record.id != small.id]
+            readable = [record.size for record in restored.ledger.everything() if record.id != small.id]
             assert sorted(readable) == [400, 6_000]
-            for record in restored.ledger.flow_files():
+            for record in restored.ledger.everything():
                 if record.id != small.id and record.claim is not None:
                     restored.reader.verify(record.claim)
 

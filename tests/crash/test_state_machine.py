@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.crash.failing import require_no_leaks
+from tests.crash.resting import cool
 from tests.crash.specs import SPEC
 from tests.crash.steps import LARGE
 from tests.proof.figures import note
@@ -190,6 +191,14 @@ class RepositoryMachine(RuleBasedStateMachine):
     @rule()
     def pack(self) -> None:
         self.open.ledger.records.pack(0)
+
+    @rule()
+    def rest(self) -> None:
+        """Handles leave memory, the files that they are in being sealed."""
+        self.open.content.retire_idle()
+        if seals := self.open.content.take_seals():
+            self.open.committer.commit(seals, creates=False)
+        cool(self.open, self.clock)
 
     @rule()
     def truncate(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from tests.crash.leaving import ANSWERS, BLOCKS
+from tests.crash.resting import HANDLE_RUN_ERRORS, HANDLE_RUNS
 from tests.crash.specs import (
     DRAINED,
     ISOLATED,
@@ -474,6 +475,8 @@ WORKLOADS = {
         Workload("volumes", VOLUMES, TWO_CONTAINERS),
         Workload("answers", ANSWERS),
         Workload("blocks", BLOCKS),
+        Workload("handle runs", HANDLE_RUNS),
+        Workload("handle run errors", HANDLE_RUN_ERRORS),
         Workload("stages", STAGES),
         Workload("feeds", FEEDS),
         Workload("drains", DRAINS, DRAINED),

@@ -53,7 +53,7 @@ def golden_spec(root: Path, partitions: int = 2) -> ContentRepositorySpec:
 
 def describe(repository: Engine) -> dict[str, Any]:
     """Everything a repository holds: what must be the same in the eyes of any later version."""
-    flow_files = list(repository.ledger.flow_files())
+    flow_files = list(repository.ledger.everything())
     queues = {definition.number: definition.name for definition in repository.ledger.queues.values()}
     found = {record.id: _flow_file(repository, record, queues) for record in flow_files}
     resources = (entry.claim for entry in repository.ledger.entries())

@@ -219,7 +219,7 @@ def observe(repository: Engine) -> dict[str, Seen]:
                 attributes = record.attribute_map()
                 assert attributes["sha256"] == sha, record.id
                 seen[record.id] = Seen(State(queue.name, sha, attributes.get("mark", "")), "")
-    for record in list(repository.ledger.flow_files()):
+    for record in list(repository.ledger.everything()):
         if record.queue == HANDLE_QUEUE:
             try:
                 with repository.handles.get(record.id) as content:

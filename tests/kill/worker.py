@@ -310,7 +310,7 @@ def work_until_killed(
     tell(Line("opening"))
     worker = Worker(Engine.open(spec), task.seed)
     handles: list[dict[str, bool]] = [{} for _ in range(task.threads)]
-    for record in worker.repository.ledger.flow_files():
+    for record in worker.repository.ledger.everything():
         if record.queue == HANDLE_QUEUE and not record.expires_millis:
             handles[record.uuid[0] % task.threads][record.id] = not record.deleted_millis
     hands = [hand(worker, number, own) for number, own in enumerate(handles)]

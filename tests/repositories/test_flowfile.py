@@ -40,6 +40,9 @@ class PoisonedLedger(Ledger):
     is_careful = False
     replay = apply
 
+    def end_load(self) -> None:
+        """It has no runs."""
+
     def replay_each(self, transaction: int, millis: int, found: Sequence[object], place: str) -> None:
         raise NotImplementedError
 

@@ -153,7 +153,7 @@ def shown(repository: Engine) -> tuple[dict[bytes, Shown], list[str]]:
     """All FlowFiles as readers see them, swapped ones included, and the message of each refusal to read one."""
     found: dict[bytes, Shown] = {}
     refused: list[str] = []
-    records = list(repository.ledger.flow_files())
+    records = list(repository.ledger.everything())
     for name in sorted(repository.ledger.swaps):
         try:
             records += repository.swap_files.read(name).records

@@ -81,7 +81,7 @@ class Deleted:
 
     def require_seen(self, event: ProvenanceEvent) -> None:
         """HandleDeleted for an event of a handle that nobody can read any more."""
-        record = self._engine.ledger.find(event.uuid)
+        record = self._engine.ledger.find_any(event.uuid)
         is_of_handle = self._was_handle(event) if record is None else record.queue == HANDLE_QUEUE
         if not is_of_handle or self._sees_all:
             return

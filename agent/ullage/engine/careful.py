@@ -11,6 +11,7 @@ point at counts as in use (ledger/aside.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -44,6 +45,7 @@ from ullage.engine.repositories import ProvenanceRepository
 from ullage.engine.usable import require_usable
 from ullage.engine.wal.serde import SerDe, Undecodable
 from ullage.engine.wal.state import UNUSABLE
+from ullage.errors import RepositoryDamaged
 
 CEILING_JUMP = 1 << 32
 """How far indexes of resource claims go on where the record that says how far they went can't be used: farther than a
@@ -120,8 +122,13 @@ class CarefulRestore:
                 return
         yield operation
 
+    def _find(self, uuid: bytes) -> FlowFileRecord | None:
+        with suppress(RepositoryDamaged):  # of a handle that may be in a block that cannot be read nothing is known
+            return self._ledger.find_any(uuid)
+        return None
+
     def _is_known(self, uuid: bytes) -> bool:
-        return self._ledger.find(uuid) is not None
+        return self._find(uuid) is not None
 
     def _take_one(self, operation: Operation) -> None:
         try:
@@ -194,7 +201,7 @@ class CarefulRestore:
         uuids = set(split_uuids(named_by(data).uuids))
         flow_files: list[FlowFileRecord] = []
         for uuid in uuids:
-            record = self._ledger.find(uuid) if uuid else None
+            record = self._find(uuid) if uuid else None
             if record is not None:
                 flow_files.append(record)
                 self._ledger.apply(self._transaction, self._millis, [Delete(uuid)])

@@ -171,7 +171,7 @@ class Engine:
         admission = WriterAdmission(self.content, clock, self.compactor.relieve)
         shared = (self.ledger, self.committer, self.reader, admission, self.forgotten, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
-        self.set_aside = SetAsideRecords(changing, self.spaces.answers, parts.serde, self.provenance)
+        self.set_aside = SetAsideRecords(changing, self.spaces.damages, parts.serde, self.provenance)
         self.queues = QueueManager(changing, self.swap_files, spec.flow_file, self.availability)
         self.handles = HandleStore(changing, purges)
         self._parts = SessionParts(*shared, self.queues, self.handles, Counters())
@@ -454,6 +454,7 @@ class Engine:
             self.log.close()
             self.content.close()
             self.provenance.close()
+            self.spaces.close()
             raise
 
     def _load(self, before_serving: Callable[[RestoreReport], None], on_replayed: Watcher) -> RestoreReport:
@@ -475,7 +476,7 @@ class Engine:
 
     def _forget_containers(self) -> None:
         """Those that the spec no longer lists, and that hold nothing, as far as every record can be used."""
-        if self.ledger.set_aside.all():
+        if self.ledger.set_aside.all() or not self.ledger.cold.is_whole:
             return
         listed = {container.name for container in self.spec.storage.containers} - set(self.identity.forgotten)
         used = {entry.claim.container for entry in self.ledger.entries()}

@@ -229,7 +229,11 @@ class HandleStore:
         """At most so many handles by uuid, from behind this one on, deleted ones included; each shard as it was at a
         moment.
         """
-        page = list(islice(self._parts.ledger.records.handles_behind(after), limit))
+        ledger = self._parts.ledger
+        moves, page = -1, list[FlowFileRecord]()
+        while moves != ledger.cold.moves:  # else some that left memory meanwhile may be missing
+            moves = ledger.cold.moves
+            page = list(islice(ledger.handles_behind(after), limit))
         self._settle([record.uuid for record in page])
         return page
 
@@ -381,7 +385,7 @@ class HandleStore:
                 ) from error
 
     def _find(self, uuid: bytes) -> FlowFileRecord:
-        record = self._parts.ledger.find(uuid)
+        record = self._parts.ledger.find_any(uuid)
         if record is None or record.queue != HANDLE_QUEUE:
             raise HandleNotFound(f"there is no handle {format_uuid(uuid)}: it was purged, or never stored here")
         return record
@@ -403,7 +407,7 @@ class HandleStore:
             self._lock.wait_for(lambda: self._busy.isdisjoint(uuids))
             self._busy.update(uuids)
         try:
-            with self.undecided.change(lambda: uuids):
+            with self._parts.ledger.staying(uuids), self.undecided.change(lambda: uuids):
                 yield
         finally:
             with self._lock:

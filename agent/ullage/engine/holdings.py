@@ -69,7 +69,7 @@ def holdings(ledger: Ledger, read_swap: ReadSwap, container: str) -> Holdings:
                 claims.add(record.claim)
                 counts[record.queue] += 1
 
-    count(ledger.flow_files())
+    count(ledger.everything())
     unread = []
     for name, summary in sorted(ledger.swaps.items()):
         if inside.isdisjoint(share.resource for share in summary.shares):

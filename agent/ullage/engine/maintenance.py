@@ -157,7 +157,9 @@ class MaintenanceRunner:
     def _merge(self) -> None:
         """A step of it, which reads and writes; compaction has the same disk's rest."""
         rate = int(self._repository.spec.compaction.bytes_per_second)
-        self._repository.spaces.blocks.merge_step(max(1, rate // 2) if rate else STEP_BYTES)
+        count = max(1, rate // 2) if rate else STEP_BYTES
+        if not self._repository.spaces.blocks.merge_step(count):
+            self._repository.spaces.handles.merge_step(count)
 
     def _purge(self) -> None:
         self._repository.handles.purge()

@@ -424,7 +424,8 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made, where that matters. Of a
     key the run counts whose `through` is greatest: its own number or, of one that was merged from others, the greatest
     of theirs. `given_up` are the numbers (u32 each) of blocks that could not be read, and that a person does without; a
-    run of no rows is given up whole.
+    run of no rows is given up whole. `gone` has a bit for each row, the lowest bit of a byte first: of a run of handles
+    those that left it. Empty: none did.
     """
 
     number: Whole
@@ -437,6 +438,7 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     newest_millis: Whole
     through: Whole
     given_up: bytes = b""
+    gone: bytes = b""
 
 
 class HandlePack(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False):

@@ -11,7 +11,7 @@ another one.
 
 from array import array
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, compress, islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -85,11 +85,44 @@ class PackRows(NamedTuple):
 def rows_of(pack: HandlePack) -> PackRows:
     """All of it, looked at by the types of a record. ValueError, or what a decoder raises: it is none."""
     uuids = list(split_uuids(pack.uuids))
-    rows = b"".join((_ARRAY_32, len(uuids).to_bytes(4, "big"), pack.rows))
-    ends = array(ends_of(pack).format, accumulate(map(len, _decode_raw(rows))))
-    if len(pack.uuids) != UUID_BYTES * len(uuids) or ends.tobytes() != pack.ends:
-        raise ValueError(f"the rows of a pack of {len(uuids)} handles do not end where it says")
+    if len(pack.uuids) != UUID_BYTES * len(uuids):
+        raise ValueError(f"a pack of {len(uuids)} handles, and a part of one")
+    return read_rows(uuids, list(ends_of(pack)), pack.rows)
+
+
+def read_rows(uuids: list[bytes], ends: list[int], packed: bytes) -> PackRows:
+    """The same of rows that lie elsewhere."""
+    rows = b"".join((_ARRAY_32, len(uuids).to_bytes(4, "big"), packed))
+    if list(accumulate(map(len, _decode_raw(rows)))) != ends:
+        raise ValueError(f"the rows of {len(uuids)} handles do not end where it is said")
     return PackRows(uuids, *zip(*_decode_rows(rows), strict=True))
+
+
+def record_of(uuid: bytes, row: bytes) -> FlowFileRecord:
+    """The handle of one row."""
+    return _decode(encoded_row(uuid, row))
+
+
+def encoded_row(uuid: bytes, row: bytes) -> bytes:
+    """A handle as a record would be encoded."""
+    return b"".join((BEFORE_UUID, uuid, BEFORE_ROW, row.removeprefix(_HEAD)))
+
+
+def row_at(pack: HandlePack, index: int) -> bytes:
+    """One row of a pack."""
+    ends = ends_of(pack)
+    return pack.rows[ends[index - 1] if index else 0 : ends[index]]
+
+
+def packed_rows(pack: HandlePack) -> Iterator[tuple[bytes, bytes]]:
+    """Uuids and rows."""
+    return zip(split_uuids(pack.uuids), _split(pack), strict=True)
+
+
+def only(pack: HandlePack, kept: Sequence[bool]) -> HandlePack:
+    """Some of its rows."""
+    rows = [*compress(packed_rows(pack), kept)]
+    return _joined(pack.bits, [uuid for uuid, _ in rows], [row for _, row in rows])
 
 
 def ends_of(pack: HandlePack) -> memoryview:
@@ -123,7 +156,7 @@ def encoded(pack: HandlePack) -> Iterator[bytes]:
     start = 0
     for uuid, end in zip(split_uuids(pack.uuids), ends_of(pack), strict=True):
         row = pack.rows[start:end]
-        yield b"".join((BEFORE_UUID, uuid, BEFORE_ROW, row.removeprefix(_HEAD)))
+        yield encoded_row(uuid, row)
         start = end
 
 

@@ -64,6 +64,10 @@ class RecordedState:
                 self._provenance.take(operation.transaction, operation.millis, operation.operations)
         self._ledger.load(operations)
 
+    def end_load(self) -> None:
+        if self._has_runs:
+            self._spaces.handles.load()
+
     def replay_each(self, transaction: int, millis: int, found: Sequence[Operation | Undecodable], place: str) -> None:
         assert self.careful is not None, "asked of a restore that is careful only"
         self.millis = millis
@@ -75,7 +79,9 @@ class RecordedState:
             beside = self._spaces.freeze()
         else:
             beside = [[*self._ledger.answers.all(), *self._spaces.blocks.all()]]
-        return _blocks(beside, self._ledger.freeze(), self._provenance.undrained())
+        view = self._ledger.freeze()
+        records = self._spaces.handles.written(view) if self._has_runs else view
+        return _blocks(beside, records, self._provenance.undrained())
 
     def release(self) -> None:
         self._ledger.release()

@@ -18,7 +18,7 @@ from ullage.engine.careful import CEILING_JUMP
 from ullage.engine.check.salvage import SurveyedSource, survey
 from ullage.engine.check.salvagecontent import FoundFiles, SalvagedContent
 from ullage.engine.check.salvageevents import SalvagedEvents
-from ullage.engine.check.salvageruns import note_missing_runs, run_records
+from ullage.engine.check.salvageruns import answer_records, handle_records, note_missing_runs
 from ullage.engine.check.salvagestate import SalvagedState
 from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.writer import ContentWriter, WriterAdmission
@@ -31,6 +31,7 @@ from ullage.engine.model import (
     Answer,
     ContentClaim,
     FlowFileRecord,
+    RunFile,
     Undrained,
     pack_attributes,
     unpack_attributes,
@@ -120,16 +121,20 @@ def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, se
     )
     for name, every in swapped.items():
         state.take([each for each in every if isinstance(each, Undecodable)], f"swap file {name}")
-    for block, place in run_records(disk, found, serde):
-        state.take(block, place)
+    for answers in answer_records(disk, found, serde):
+        state.take(*answers)
+    listed: dict[int, RunFile] = {}
     if found.snapshot is not None:
         for offset, data in found.snapshot.payloads:
             block = serde.taken_apart(serde.decode_block_each(data, serde.version))
-            note_missing_runs(found, block)
+            listed |= note_missing_runs(found, block)
             state.take(block, f"the snapshot's block at offset {offset}")
             for each in block:
                 if isinstance(each, Undrained):
                     events.take(each.transaction, each.millis, each.operations)
+    is_whole = found.snapshot is not None and found.snapshot.is_whole
+    for handles in handle_records(disk, found, listed, serde, is_whole=is_whole):
+        state.take_once(*handles)
     gaps = found.chain.gaps
     for frame, payload in payloads(disk, (*found.chain.proved, *found.chain.behind)):
         id, doubt = frame.header.id, ""
@@ -141,7 +146,7 @@ def decided(disk: FailingDisk, found: SurveyedSource, events: SalvagedEvents, se
         events.take(id, millis, transaction)
     doubts = [_lost_ids(gap) for gap in gaps if found.chain.is_loss] or found.doubts
     doubt = f"{doubts[0]}: it may have been changed or deleted since" if doubts else ""
-    state.finish(doubt, is_snapshot_whole=found.snapshot is not None and found.snapshot.is_whole)
+    state.finish(doubt, is_snapshot_whole=is_whole)
     return state
 
 

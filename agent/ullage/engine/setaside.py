@@ -1,10 +1,10 @@
 """Records that were set aside because they can't be used: which they are, and a person's word about them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ullage.engine.committer import ChangingParts
-from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.aside import set_aside
+from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.model import EventType, Operation, SetAside, SetAsideEnd
 from ullage.engine.provenance.eventruns import of_existing
 from ullage.engine.provenance.events import RecordedTransaction, undrained
@@ -20,23 +20,27 @@ class SetAsideRecords:
     """Thread-safe."""
 
     def __init__(
-        self, parts: ChangingParts, answers: AnswerRuns, serde: SerDe, provenance: ProvenanceRepository
+        self, parts: ChangingParts, damages: Sequence[RunDamages], serde: SerDe, provenance: ProvenanceRepository
     ) -> None:
+        """`damages` are those of each key space of which somebody relies on every row."""
         self._parts = parts
-        self._answers = answers
+        self._damages = damages
         self._serde = serde
         provenance.set_aside_by(self._keep_events)
 
     def listed(self, limit: int) -> list[SetAside]:
-        """Up to `limit`, oldest first; behind them what of the remembered answers cannot be read."""
+        """Up to `limit`, oldest first; behind them what of runs cannot be read."""
         with self._parts.ledger.lock:
             found = self._parts.ledger.set_aside.all()
-        return [*found, *self._answers.set_aside()][:limit]
+        return [*found, *self._unread()][:limit]
 
     @property
     def count(self) -> int:
         """How many `listed` has without a limit."""
-        return len(self._parts.ledger.set_aside) + len(self._answers.set_aside())
+        return len(self._parts.ledger.set_aside) + len(self._unread())
+
+    def _unread(self) -> list[SetAside]:
+        return [aside for damages in self._damages for aside in damages.set_aside()]
 
     @uninterrupted
     def _keep_events(self, told: RecordedTransaction, reason: str) -> None:
@@ -65,8 +69,10 @@ class SetAsideRecords:
                     told = of_existing(EventType.DROP, record.flow_files, GIVEN_UP, by=by)
                 self._parts.committer.commit([SetAsideEnd(id), *told], creates=False)
                 dropped += 1
-            elif (run := self._answers.without(id)) is not None:
-                self._parts.committer.commit([run], creates=False)
-                self._answers.gave_up(id)
-                dropped += 1
+            for damages in self._damages if record is None else ():
+                run = damages.without(id)
+                if run is not None:
+                    self._parts.committer.commit([run], creates=False)
+                    damages.gave_up(id)
+                    dropped += 1
         return dropped

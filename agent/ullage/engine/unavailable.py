@@ -135,7 +135,7 @@ class UnavailableContents:
 
     def _records(self, files: Collection[int]) -> Iterator[FlowFileRecord]:
         """All that may be meant: resident ones, and those of swap files that point into these files."""
-        yield from self._ledger.flow_files()
+        yield from self._ledger.everything()
         names: set[str] = set()
         files = self._availability.files() | self._availability.files_away()
         with self._ledger.lock:

@@ -84,6 +84,8 @@ def _require_blocks(blocks: ClaimBlocks) -> None:
 def _require_run(run: RunFile) -> None:
     if run.space not in SPACES or not 0 < run.through <= run.number or len(run.given_up) % BLOCK_NUMBER_BYTES:
         raise ValueError(f"run {run.number} of {run.space!r} is none that there can be")
+    if run.gone and run.rows and len(run.gone) != -(-run.rows // 8):
+        raise ValueError(f"run {run.number} of {run.space!r} has {run.rows} rows, and {len(run.gone)} bytes of bits")
 
 
 def _require_uuids(*packed: bytes) -> None:

@@ -56,6 +56,9 @@ RETRY_SECONDS: Final = 5.0
 LOOK_SECONDS: Final = 60.0
 """How often the space and what could be reclaimed are looked at: a survey costs a step for each resource claim."""
 
+GOAL_SECONDS: Final = 600.0
+"""How soon after a ticket that gave nothing back another is asked for, where compaction has a goal to hold."""
+
 PERCENTAGE_STEP: Final = 1.0
 """What free space must change by to be told before the next heartbeat."""
 
@@ -307,7 +310,8 @@ class NodeAgent:
         with self._counting:
             under, self._under = self._under, Counter()
         if not under["freed_bytes"]:
-            again = self._host.spec.compaction.check_frequency.seconds
+            compaction = self._host.spec.compaction
+            again = GOAL_SECONDS if compaction.goal.is_set else compaction.check_frequency.seconds
             self._fruitless_until = self._host.clock.monotonic() + again
         return {**under, "message": message[:1024]}
 

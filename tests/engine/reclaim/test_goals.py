@@ -170,3 +170,14 @@ def test_nothing_hindered_is_ever_chosen(goal: GoalSettings, count: int) -> None
     assert all(number % 3 == 0 for number in decision.chosen)
     assert len(set(decision.chosen)) == len(decision.chosen)
     assert decision.rate <= MB
+
+
+def test_many_small_files_are_foreseen_as_one_large_one_is() -> None:
+    """What waits since about the same time is weighed together, so that a hundred thousand files cost no minutes."""
+    small = decide(sight(*(file(number, 20 + number / 60_000, 100 * MB, 100 * MB) for number in range(500))))
+    large = decide(sight(file(1, 20, 50_000 * MB, 50_000 * MB)))
+
+    assert small.miss is not None
+    assert large.miss is not None
+    assert (small.rate, small.miss.hindrance) == (large.rate, large.miss.hindrance)
+    assert abs(small.miss.millis - large.miss.millis) <= HOUR // 2

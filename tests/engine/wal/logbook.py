@@ -69,6 +69,9 @@ class Notes:
         self.loaded += len(operations)
         self._take(operations)
 
+    def end_load(self) -> None:
+        """Nothing is beside the blocks."""
+
     def freeze(self) -> list[list[Operation]]:
         with self.lock:
             self.views += 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ullage.engine.files import Files
+from ullage.engine.ledger.aside import HANDLES_SPACE
 from ullage.engine.ledger.remembered import ANSWERS_SPACE
 from ullage.engine.ledger.runfiles import RUNS, run_number
 from ullage.engine.ledger.swap import SUFFIX, SWAP_MAGIC, SwapHeader
@@ -28,6 +29,9 @@ TORN = (
     "had not acknowledged, as at any start; if the disk has damaged them, the last commits are lost with them"
 )
 
+SALVAGED_SPACES = (ANSWERS_SPACE, HANDLES_SPACE)
+"""What the others hold follows from the content."""
+
 _LOG_DIRECTORY = "flowfile"
 _SWAP_DIRECTORY = "swap"
 
@@ -40,8 +44,8 @@ class SurveyedSource:
     snapshot: FoundBlocks | None = None
     snapshot_header: SnapshotHeader | None = None
     swaps: dict[str, tuple[SwapHeader, FoundBlocks]] = field(default_factory=dict)
-    runs: dict[int, str] = field(default_factory=dict)
-    """The files of runs of answers by their numbers, unread. What other runs hold follows from the content."""
+    runs: dict[str, dict[int, str]] = field(default_factory=dict)
+    """The files of runs by key space and number, unread: of those whose rows nothing else tells."""
 
     chain: SalvagedLog = field(default_factory=lambda: SalvagedLog([], [], []))
     lost: list[LostRange] = field(default_factory=list)
@@ -67,9 +71,10 @@ def survey(files: Files, root: str, disk: FailingDisk | None = None) -> Surveyed
     source = SurveyedSource()
     disk = disk or FailingDisk(files)
     _find_snapshot(files, disk, os.path.join(root, _LOG_DIRECTORY), source)
-    runs = os.path.join(root, _LOG_DIRECTORY, RUNS, ANSWERS_SPACE)
-    numbers = ((run_number(name), os.path.join(runs, name)) for name in _listed(files, runs, source))
-    source.runs = {number: path for number, path in numbers if number is not None}
+    for space in SALVAGED_SPACES:
+        runs = os.path.join(root, _LOG_DIRECTORY, RUNS, space)
+        numbers = ((run_number(name), os.path.join(runs, name)) for name in _listed(files, runs, source))
+        source.runs[space] = {number: path for number, path in numbers if number is not None}
     logs = _logs(files, disk, os.path.join(root, _LOG_DIRECTORY), source)
     swaps = _swaps(files, disk, os.path.join(root, _SWAP_DIRECTORY), source)
     source.repository = _owner(source, logs, [header for header, _ in swaps.values()])

@@ -96,6 +96,11 @@ class SalvagedState:
                 except UNUSABLE as error:
                     self._pass_over(self._serde.encode_operation(each), str(error))
 
+    def take_once(self, found: Sequence[Operation | Undecodable], place: str, doubt: str) -> None:
+        """Take in handles of a run, but for those that are there already: one run may take the place of others."""
+        new = [each for each in found if not isinstance(each, FlowFileRecord) or each.uuid not in self.records]
+        self.take(new, place, doubt)
+
     def finish(self, doubt: str, *, is_snapshot_whole: bool) -> None:
         """Once all is taken in. `doubt` says what was lost that may have changed anything; empty: nothing."""
         if doubt or not is_snapshot_whole:

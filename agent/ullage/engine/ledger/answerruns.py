@@ -7,26 +7,20 @@ may have been replaced. So it stays until the run's hour is over, or until a per
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
 
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.remembered import is_over
-from ullage.engine.ledger.runfiles import RunFiles, given_up, given_up_blocks
-from ullage.engine.model import UUID_BYTES, Answer, Operation, RunFile, SetAside
+from ullage.engine.ledger.rundamages import RunDamages
+from ullage.engine.ledger.runfiles import RunFiles
+from ullage.engine.ledger.runlistings import given_up_blocks
+from ullage.engine.model import Answer, Operation, RunFile
 from ullage.engine.runs.rows import BlockDamaged, Key, RunRow, key_of
 from ullage.engine.wal.format import UNDECODABLE
 from ullage.engine.wal.records import BLOCK_RECORDS
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import AnswerUnknown
-
-
-class _Damage(NamedTuple):
-    number: int
-    block: int | None
-    reason: str
 
 
 class AnswerRuns:
@@ -36,7 +30,7 @@ class AnswerRuns:
         self.files = files
         self._ledger = ledger
         self._serde = serde
-        self._damages: dict[bytes, _Damage] = {}
+        self.damages = RunDamages(ledger, files)
 
     def find(self, key: bytes, now_millis: int) -> Answer | None:
         """The answer to a key, while it is good. AnswerUnknown where what may hold it cannot be read."""
@@ -60,27 +54,6 @@ class AnswerRuns:
             answers, runs = self._ledger.answers.freeze()
         return self._write(answers, runs)
 
-    def set_aside(self) -> list[SetAside]:
-        """What cannot be read, as far as somebody has tried, in the form of records set aside."""
-        with self._ledger.lock:
-            listed = {run.number for run in self._ledger.answers.runs()}
-        return [
-            SetAside(id, self._place(damage), damage.reason, b"", 0)
-            for id, damage in sorted(self._damages.items())
-            if damage.number in listed
-        ]
-
-    def without(self, id: bytes) -> RunFile | None:
-        """The run as it is once a person has given up what `set_aside` lists by this id."""
-        damage = self._damages.get(id)
-        with self._ledger.lock:
-            runs = {run.number: run for run in self._ledger.answers.runs()}
-        return given_up(runs[damage.number], damage.block) if damage is not None and damage.number in runs else None
-
-    def gave_up(self, id: bytes) -> None:
-        """What `without` gave is durable."""
-        self._damages.pop(id, None)
-
     def all(self) -> Iterator[Answer]:
         """Every answer that can be read, oldest first, in memory and on disk; later ones replace earlier ones."""
         with self._ledger.lock:
@@ -95,7 +68,7 @@ class AnswerRuns:
         """What `check` has to say; `deep`: reads every block."""
         for run in self._ledger.runs_of(self.files.space):
             for damage in self.files.damages(run, deep=deep):
-                self._note(run, damage)
+                self.damages.note(run.number, damage)
                 yield f"{damage}; requests are refused whose answers it may hold"
         yield from self.files.leftovers()
 
@@ -146,14 +119,14 @@ class AnswerRuns:
                 return None
             value = opened.block(block).find(place)
             answers = () if value is None else self._answers(run, value, block)
-            self._damages.pop(self._id(_Damage(run.number, block, "")), None)  # a disk that failed gives it now
+            self.damages.forget(run.number, block)
             return next((answer for answer in answers if answer.key == key), None)
         except BlockDamaged as error:
             with self._ledger.lock:
                 is_listed = any(other.number == run.number for other in self._ledger.answers.runs())
             if not is_listed:  # its hour was over meanwhile, and its file is gone
                 return None
-            self._note(run, error)
+            self.damages.note(run.number, error)
             raise AnswerUnknown(
                 f"whether a request with this idempotency key was carried out cannot be read ({error}): nothing was "
                 "done. Use a new key once you know that it was not, or give the damage up (`ullage set-aside`)"
@@ -165,14 +138,3 @@ class AnswerRuns:
         except UNDECODABLE as error:
             raise BlockDamaged(f"an answer in {self.files.path(run.number)} does not decode: {error}", block) from error
         return [each for each in found if isinstance(each, Answer)]
-
-    def _note(self, run: RunFile, error: BlockDamaged) -> None:
-        damage = _Damage(run.number, error.block, str(error))
-        self._damages[self._id(damage)] = damage
-
-    def _id(self, damage: _Damage) -> bytes:
-        return blake2b(self._place(damage).encode(), digest_size=UUID_BYTES, person=b"run").digest()
-
-    def _place(self, damage: _Damage) -> str:
-        name = f"run {self.files.path(damage.number)}"
-        return name if damage.block is None else f"block {damage.block} of {name}"

@@ -13,6 +13,9 @@ import msgspec
 from ullage.engine.model import UUID_BYTES, FlowFileRecord, SetAside, Whole
 from ullage.engine.packs import BEFORE_UUID
 
+HANDLES_SPACE = "handles"
+"""How runs of handles name what they hold."""
+
 Fields = list[msgspec.Raw]
 
 _SURPRISES = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, IndexError)
@@ -33,7 +36,7 @@ class RecordsAside:
     def __init__(self) -> None:
         self._records: dict[bytes, SetAside] = {}
         self._resources: Counter[int] = Counter()
-        self._through = 0
+        self._through = self._unread = 0
 
     def __len__(self) -> int:
         return len(self._records)
@@ -60,9 +63,18 @@ class RecordsAside:
             self._through = max((record.held_through for record in self._records.values()), default=0)
         return ended
 
+    def hold_unread(self, through: int) -> None:
+        """What cannot be read may point at any resource claim up to this one; 0: all can be read, or is given up."""
+        self._unread = through
+
+    @property
+    def is_holding_unread(self) -> bool:
+        """Whether something cannot be read, and may point anywhere."""
+        return self._unread > 0
+
     def may_mean(self, index: int) -> bool:
         """Whether one of them may point at this resource claim."""
-        return index <= self._through or index in self._resources
+        return index <= max(self._through, self._unread) or index in self._resources
 
     def may_mean_run(self) -> bool:
         """Whether one of them may list a run."""
@@ -145,6 +157,11 @@ def _of_lease(fields: Fields) -> Named:
     return Named(resources=resources, is_all=not resources)  # none: the snapshot as of a transaction
 
 
+def _of_run(fields: Fields) -> Named:
+    """What a run of handles keeps alive nobody knows without it."""
+    return Named(is_all=_decoded(fields[2], str) == HANDLES_SPACE)
+
+
 def _numbered(*places: int) -> Callable[[Fields], Named]:
     return lambda fields: Named(resources=tuple(_decoded(fields[place], Whole) for place in places))
 
@@ -175,6 +192,6 @@ _NAMES: dict[int, Callable[[Fields], Named]] = {
     26: lambda _: Named(),
     27: lambda _: Named(),
     29: lambda _: Named(),
-    _RUN_TAG: lambda _: Named(),
+    _RUN_TAG: _of_run,
 }
 """By the tag of the operation (model.py). What is not here names everything."""

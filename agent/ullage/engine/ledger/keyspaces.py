@@ -7,13 +7,16 @@ from contextlib import ExitStack, contextmanager
 from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
 from ullage.engine.ledger.blockruns import BlockRuns
+from ullage.engine.ledger.coldhandles import HANDLES_SPACE
+from ullage.engine.ledger.handleruns import HandleRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.remembered import ANSWERS_SPACE
+from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.model import Operation, RunFile
 from ullage.engine.wal.state import RecordDirectory
 
-SPACES = (ANSWERS_SPACE, BLOCKS_SPACE)
+SPACES = (ANSWERS_SPACE, BLOCKS_SPACE, HANDLES_SPACE)
 
 
 class KeySpaces:
@@ -26,20 +29,28 @@ class KeySpaces:
 
         self.answers = AnswerRuns(ledger, files(ANSWERS_SPACE), place.serde)
         self.blocks = BlockRuns(ledger, files(BLOCKS_SPACE))
-        self._files = {each.space: each for each in (self.answers.files, self.blocks.files)}
+        self.handles = HandleRuns(ledger, files(HANDLES_SPACE))
+        self._files = {each.space: each for each in (self.answers.files, self.blocks.files, self.handles.files)}
+
+    @property
+    def damages(self) -> tuple[RunDamages, ...]:
+        """What cannot be read of rows that nothing else tells of."""
+        return self.answers.damages, self.handles.damages
 
     def freeze(self) -> Iterator[list[Operation]]:
-        """The runs of this moment, as a snapshot lists them."""
+        """The runs of this moment, as a snapshot lists them; those of handles stand with these."""
         frozen = self.answers.freeze(), self.blocks.freeze()
         return (block for blocks in frozen for block in blocks)
 
     def published(self) -> None:
         """The snapshot that lists them is."""
+        self.handles.published()
         for files in self._files.values():
             files.published()
 
     def remove_leftovers(self) -> None:
-        """Runs that the snapshot of a start does not list."""
+        """Runs that the snapshot of a start does not list; the log behind it is read."""
+        self.handles.started()
         for files in self._files.values():
             files.remove_leftovers()
 
@@ -47,6 +58,7 @@ class KeySpaces:
         """What `check` has to say; `deep`: reads every block."""
         yield from self.answers.problems(deep=deep)
         yield from self.blocks.problems(deep=deep)
+        yield from self.handles.problems(deep=deep)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -63,4 +75,5 @@ class KeySpaces:
     def close(self) -> None:
         """Close the files."""
         self.blocks.close()
+        self.handles.close()
         self.answers.files.close()

@@ -15,10 +15,11 @@ import msgspec
 
 from ullage.engine.batches import require_readable
 from ullage.engine.byteranges import end_of_moves
-from ullage.engine.ledger.aside import set_aside
+from ullage.engine.ledger.aside import HANDLES_SPACE, set_aside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
+from ullage.engine.ledger.coldaccess import ColdAccess
 from ullage.engine.ledger.resources import RESOURCE, ResourceEntry, require_runs
-from ullage.engine.ledger.state import SHARDS, LedgerState, SwapContent, unknown_record, unknown_swap
+from ullage.engine.ledger.state import SHARDS, SwapContent, unknown_record, unknown_swap
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import (
     BLOCK_BYTES,
@@ -61,13 +62,12 @@ _REFERRING = frozenset({Update, Delete, SwapOut, SwapIn, SwapDrop})
 """Operations on what exists already."""
 
 
-class Ledger(LedgerState):
+class Ledger(ColdAccess):
     """All committed state, and what each operation does to it."""
 
     def __init__(self, read_swap: Callable[[str], SwapContent]) -> None:
         super().__init__()
         self._read_swap = read_swap
-        self._view: LedgerView | None = None
         self._apply: dict[type, Callable[..., None]] = {
             Delete: self._delete,
             QueueDefinition: self._define_queue,
@@ -244,7 +244,7 @@ class Ledger(LedgerState):
             uuid = update.uuid
             if view is not None:
                 view.keep_flow_files(uuid[0])
-            record = self.records.find(uuid)
+            record = self._started_with(uuid)
             if record is None:
                 raise unknown_record(uuid, transaction)
             changed = updated(record, update)
@@ -272,6 +272,8 @@ class Ledger(LedgerState):
             if self._view is not None:
                 self._view.keep_flow_files(uuid[0])
             record = self.records.remove(uuid)
+            if record is None and self._started_with(uuid) is not None:
+                record = self.records.remove(uuid)
             if record is None:
                 raise unknown_record(uuid, transaction)
             yield record
@@ -381,7 +383,10 @@ class Ledger(LedgerState):
         self.answers.add(operation, transaction)
 
     def _list_run(self, operation: RunFile, transaction: int, millis: int) -> None:
-        (self.blocks if operation.space == BLOCKS_SPACE else self.answers).take_run(operation)
+        if operation.space == HANDLES_SPACE:
+            self.cold.list(operation)
+        else:
+            (self.blocks if operation.space == BLOCKS_SPACE else self.answers).take_run(operation)
 
     def _set_write(self, operation: StagedWrite, transaction: int, millis: int) -> None:
         self.writes.set(operation)

@@ -6,13 +6,13 @@ that it held. A uuid is random, so that packs fill evenly.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set as AbstractSet
 from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, HandlePack
+from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, HandlePack, split_uuids
 from ullage.engine.packs import (
     ANY_HANDLE,
     BEFORE_ROW,
@@ -22,9 +22,11 @@ from ullage.engine.packs import (
     divided,
     ends_of,
     joined,
+    only,
     place_of,
     prefix_of,
     records_of,
+    row_at,
     with_more,
     without,
 )
@@ -47,6 +49,11 @@ BYTES_MAX: Final = 1 << 10
 """A record that has more of attributes and parents stays an object: what that takes more is little then, and a pack
 stays small.
 """
+
+Show = Callable[[Sequence[int]], None]
+
+PackedRow = tuple[bytes, bytes]
+"""A uuid, and the row that it has in a pack."""
 
 _decode = msgspec.msgpack.Decoder(FlowFileRecord).decode
 
@@ -131,6 +138,25 @@ class PackedHandles:
         number = prefix_of(uuid) >> _shift(packs)
         packs[number] = without(packs[number], place_of(packs[number], uuid))
         self.count -= 1
+
+    def let_go(self, pack: HandlePack, rows: Sequence[PackedRow], held: AbstractSet[bytes], show: Show) -> None:
+        """Forget those of these rows of a pack which stand here as they did then, and are not held. `show` is told
+        their places among `rows` first: who looks for one that is packed no more finds it elsewhere.
+        """
+        at = prefix_of(rows[0][0]) >> _shift(self._packs)
+        uuids = [uuid for uuid, _ in rows]
+        if self._packs[at] is pack and held.isdisjoint(uuids):
+            show(range(len(rows)))
+            leaving = set(uuids)
+            self._packs[at] = only(pack, [uuid not in leaving for uuid in split_uuids(pack.uuids)])
+            self.count -= len(rows)
+            return
+        for place, (uuid, row) in enumerate(rows):
+            current = self.pack_of(uuid)
+            index = place_of(current, uuid)
+            if index >= 0 and uuid not in held and row_at(current, index) == row:
+                show([place])
+                self.remove(uuid)
 
     def put_back(self, pack: HandlePack, least: bytes, greatest: bytes) -> bool:
         """Put a pack of a snapshot where it stood, whose uuids lie between these two of one shard. False: something

@@ -8,14 +8,15 @@ that a checkpoint copies them one by one.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from contextlib import AbstractContextManager
 from heapq import merge
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Final, overload
 
-from ullage.engine.ledger.packed import LastFound, PackedHandles, behind, is_packable
+from ullage.engine.ledger.coldhandles import ColdPart, PassOver
+from ullage.engine.ledger.packed import LastFound, PackedHandles, PackedRow, Show, behind, is_packable
 from ullage.engine.model import HANDLE_QUEUE, UUID_BYTES, FlowFileRecord, HandlePack, format_uuid, split_uuids
 from ullage.engine.packs import PackRows, is_whole, records_of
 
@@ -45,34 +46,45 @@ _by_uuid = attrgetter("uuid")
 _has_rows = attrgetter("uuids")
 
 
-class KeptRecords(Sequence[FlowFileRecord]):
-    """Records as they were at one moment, in parts: objects, which are shared with whoever has them, and packs."""
+Part = list[FlowFileRecord] | HandlePack | ColdPart
 
-    def __init__(self, parts: Iterable[list[FlowFileRecord] | HandlePack]) -> None:
-        self._parts = list(parts)
-        counts = (part.size if isinstance(part, HandlePack) else len(part) for part in self._parts)
+
+class KeptRecords(Sequence[FlowFileRecord]):
+    """Records as they were at one moment, in parts: objects, which are shared with whoever has them, packs, and runs on
+    the disk. Of these rows count that are no handles any more: a slice leaves them out, and is the shorter for it.
+    RepositoryDamaged where a run cannot be read.
+    """
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = list(parts)
+        counts = (len(part) if isinstance(part, list) else part.size for part in self.parts)
         self._ends = list(accumulate(counts))
 
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[FlowFileRecord]:
-        return chain.from_iterable(map(_records_of, self._parts))
+        return chain.from_iterable(map(_each_of, self.parts))
+
+    def readable(self, pass_over: PassOver) -> Iterator[FlowFileRecord]:
+        """Those that can be read; `pass_over` is told what cannot."""
+        for part in self.parts:
+            yield from part.records(0, None, pass_over) if isinstance(part, ColdPart) else _records_of(part)
 
     @property
     def packs(self) -> list[HandlePack]:
         """Of the packed ones."""
-        return [part for part in self._parts if isinstance(part, HandlePack)]
+        return [part for part in self.parts if isinstance(part, HandlePack)]
 
     @property
     def objects(self) -> list[list[FlowFileRecord]]:
         """The others."""
-        return [part for part in self._parts if not isinstance(part, HandlePack)]
+        return [part for part in self.parts if isinstance(part, list)]
 
     @property
     def references(self) -> int:
         """How many there are to them."""
-        return sum(map(len, self.objects)) + len(self.packs)
+        return sum(map(len, self.objects)) + len(self.parts)
 
     @overload
     def __getitem__(self, index: int) -> FlowFileRecord: ...
@@ -85,14 +97,17 @@ class KeptRecords(Sequence[FlowFileRecord]):
         if isinstance(index, int):
             return self[index : index + 1][0]
         start, stop, _ = index.indices(len(self))
-        first = bisect_right(self._ends, start)
         found: list[FlowFileRecord] = []
-        skipped = start - (self._ends[first - 1] if first else 0)
-        for part in self._parts[first:]:
-            if len(found) >= skipped + stop - start:
+        for number in range(bisect_right(self._ends, start), len(self.parts)):
+            begins = self._ends[number - 1] if number else 0
+            if begins >= stop:
                 break
-            found += _records_of(part)
-        return found[skipped : skipped + max(0, stop - start)]
+            part = self.parts[number]
+            if isinstance(part, ColdPart):
+                found += part.records(max(0, start - begins), stop - begins)
+            else:
+                found += _records_of(part)[max(0, start - begins) : stop - begins]
+        return found
 
 
 class ResidentRecords:
@@ -118,11 +133,11 @@ class ResidentRecords:
         self._resting = [0] * SHARDS
         """How many objects were left when handles of a shard were packed."""
 
-        self._moves = 0
-        """Raised whenever a packed record becomes an object, before it is packed no more."""
+        self.moves = 0
+        """Raised whenever a packed or cold record becomes an object, before it is packed or cold no more."""
 
     def __len__(self) -> int:
-        return sum(map(len, self.objects)) + sum(packed.count for packed in self._packed)
+        return sum(map(len, self.objects)) + self.packed_count
 
     @property
     def references(self) -> int:
@@ -138,9 +153,9 @@ class ResidentRecords:
             return record
         # | no object | changed, and an object again | not packed |: it was there all the time
         while True:
-            moves = self._moves
+            moves = self.moves
             record = self.objects[number].get(uuid) or packed.find(uuid)
-            if record is not None or moves == self._moves:
+            if record is not None or moves == self.moves:
                 return record
 
     def __contains__(self, uuid: bytes) -> bool:
@@ -158,7 +173,7 @@ class ResidentRecords:
         was_packed = uuid not in objects
         objects[uuid] = record
         if was_packed:
-            self._moves += 1
+            self.moves += 1
             self._packed[uuid[0]].remove(uuid)
 
     def remove(self, uuid: bytes) -> FlowFileRecord | None:
@@ -167,6 +182,24 @@ class ResidentRecords:
         if record is None and (record := self._packed[uuid[0]].find(uuid)) is not None:
             self._packed[uuid[0]].remove(uuid)
         return record
+
+    def warm(self, record: FlowFileRecord) -> None:
+        """A cold handle is an object from now on."""
+        self.objects[record.uuid[0]][record.uuid] = record
+        self.moves += 1
+
+    def let_go(self, pack: HandlePack, rows: Sequence[PackedRow], held: AbstractSet[bytes], show: Show) -> None:
+        """See `PackedHandles.let_go`."""
+        self._packed[rows[0][0][0]].let_go(pack, rows, held, show)
+
+    def note_queued(self, queued: Sequence[int]) -> None:
+        """A start found handles with these places."""
+        self.queued_max = max(self.queued_max, *queued)
+
+    @property
+    def packed_count(self) -> int:
+        """How many handles are packed."""
+        return sum(packed.count for packed in self._packed)
 
     def put_back(self, pack: HandlePack, rows: PackRows) -> bool:
         """Take in a pack of a snapshot, which has these rows; False: it has to be taken in row by row."""
@@ -262,7 +295,8 @@ class ResidentRecords:
         packs = kept.packs
         looked_at = packs[:: max(1, len(packs) // SAMPLED)]
         others = [_bytes_of(pack) for pack in looked_at if self._pack_like(pack) is not pack]
-        return _scaled(gone, len(seen), count) + _scaled(others, len(looked_at), len(packs))
+        bits = sum(len(part.gone) for part in kept.parts if isinstance(part, ColdPart))
+        return bits + _scaled(gone, len(seen), count) + _scaled(others, len(looked_at), len(packs))
 
     def _pack_like(self, pack: HandlePack) -> HandlePack:
         first = pack.uuids[:UUID_BYTES]
@@ -294,6 +328,10 @@ class ResidentRecords:
             lately = (each for each in objects if each.queue == HANDLE_QUEUE and each.uuid > uuid)
             start = uuid if uuid[:1] == bytes([number]) else b""
             yield from merge(sorted(lately, key=_by_uuid), behind(packs, start), key=_by_uuid)
+
+
+def _each_of(part: Part) -> Iterable[FlowFileRecord]:
+    return part.records() if isinstance(part, ColdPart) else _records_of(part)
 
 
 def _records_of(part: list[FlowFileRecord] | HandlePack) -> list[FlowFileRecord]:

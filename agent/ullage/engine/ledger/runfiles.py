@@ -12,13 +12,12 @@ what this process has written and the next snapshot will list.
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
-
-import msgspec
 
 from ullage.engine.files import File, make_directories
 from ullage.engine.keepers import Keepers
+from ullage.engine.ledger.runlistings import given_up_blocks
 from ullage.engine.ledger.state import LedgerState
 from ullage.engine.model import RunFile
 from ullage.engine.oserrors import is_about_file
@@ -86,6 +85,8 @@ class RunFiles:
         self._ledger = ledger
         self._lock = threading.Lock()
         self._open: dict[int, RowRun] = {}
+        self._opened: weakref.WeakSet[RowRun] = weakref.WeakSet()
+        """All of which a file may be open: readers, or an error, hold some that are on disk no more."""
         self._keepers = Keepers(self._lock)
         self._writing: set[int] = set()
         self._last_number = 0
@@ -120,7 +121,7 @@ class RunFiles:
 
     def has_room(self, count: int) -> bool:
         """Whether there is room for so many bytes that nothing needs."""
-        return self._files.usage(os.path.dirname(self._place.path)).free_bytes >= ROOM * count
+        return self._files.usage(os.path.dirname(os.path.dirname(self._place.path))).free_bytes >= ROOM * count
 
     def sync_names(self) -> None:
         """Make the runs' names durable."""
@@ -150,6 +151,7 @@ class RunFiles:
             self._require(found, length, listed)
             with self._lock:
                 found = self._open.setdefault(listed.number, found)
+                self._opened.add(found)
         return found
 
     def blocks(self, listed: RunFile) -> Iterator[RowBlock | BlockDamaged]:
@@ -216,7 +218,7 @@ class RunFiles:
     def close(self) -> None:
         """Close the files."""
         with self._lock:
-            opened, self._open = list(self._open.values()), {}
+            opened, self._open = list(self._opened), {}
         for run in opened:
             run.close()
 
@@ -274,15 +276,3 @@ def run_number(name: str) -> int | None:
     digits = name.removesuffix(SUFFIX)
     is_number = digits.isascii() and digits.isdecimal()
     return int(digits) if is_number and int(digits) > 0 and run_name(int(digits)) == name else None
-
-
-def given_up_blocks(listed: RunFile) -> Collection[int]:
-    """The numbers of blocks that a person does without."""
-    return frozenset(memoryview(listed.given_up).cast("I"))
-
-
-def given_up(listed: RunFile, block: int | None) -> RunFile:
-    """The same run without a block; None: nothing of it counts any more."""
-    if block is None:
-        return msgspec.structs.replace(listed, rows=0)
-    return msgspec.structs.replace(listed, given_up=listed.given_up + block.to_bytes(4, "little"))

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from operator import call, itemgetter
 from typing import NamedTuple
 
-from ullage.engine.ledger.aside import RecordsAside
+from ullage.engine.ledger.aside import HANDLES_SPACE, RecordsAside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE, BlockRows
+from ullage.engine.ledger.coldhandles import ColdHandles
 from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.ledger.resident import SHARDS as SHARDS, ResidentRecords
 from ullage.engine.ledger.resources import ResourceEntry
@@ -57,14 +58,18 @@ class ClaimTakers(dict[int, Callable[[ClaimRow], None]]):
 class LedgerState:
     """Other modules read the fields, and change nothing but through the methods.
 
-    Reads and changes are made under `lock`, which is never held in a system call (the one exception: restoring a
-    `SwapIn` reads its file, before anything is served). A single `dict.get` needs no lock: the interpreter's is enough.
+    Reads and changes are made under `lock`, which is never held in a system call (the exceptions: restoring a `SwapIn`
+    reads its file, and a change of a cold handle its block, before anything is served). A single `dict.get` needs no
+    lock: the interpreter's is enough.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.records = ResidentRecords(self.lock)
         """FlowFiles and handles that are in memory, by uuid, whose first byte says in which shard."""
+
+        self.cold = ColdHandles()
+        """Handles that are on disk."""
 
         self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
         """Resource claims by index, which modulo 256 says in which shard."""
@@ -134,7 +139,7 @@ class LedgerState:
         return "" if definition is None else definition.name
 
     def find(self, uuid: bytes) -> FlowFileRecord | None:
-        """A resident FlowFile or handle."""
+        """A FlowFile or handle that is in memory."""
         return self.records.find(uuid)
 
     def entry(self, index: int) -> ResourceEntry | None:
@@ -163,12 +168,14 @@ class LedgerState:
             yield from (index for index in indexes if index > after)
 
     def flow_files(self) -> Iterator[FlowFileRecord]:
-        """All resident FlowFiles and handles; shard by shard."""
+        """All FlowFiles and handles that are in memory; shard by shard."""
         return iter(self.records)
 
     def runs_of(self, space: str) -> tuple[RunFile, ...]:
         """The runs of a key space that count, oldest first."""
         with self.lock:
+            if space == HANDLES_SPACE:
+                return self.cold.all()
             return self.blocks.runs() if space == BLOCKS_SPACE else self.answers.runs()
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 
 from ullage.engine.ledger.resident import KeptRecords
 from ullage.engine.ledger.state import SHARDS, LedgerState
-from ullage.engine.model import FlowFileRecord, HandlePack, IndexCeiling, Operation
+from ullage.engine.model import FlowFileRecord, HandlePack, IndexCeiling, Operation, ResourceClaim
 from ullage.engine.wal.records import BLOCK_RECORDS
 
 
@@ -30,6 +30,9 @@ class LedgerView:
             *ledger.set_aside.all(),
         ]
         self._swaps: list[Operation] = list(ledger.swaps.values())
+        self.cold = ledger.cold.freeze()
+        self.unsealed: set[int] = set()
+        """Of the resource claims that were handed out, those whose files were written to."""
 
     def keep_flow_files(self, shard: int) -> None:
         """Copy a shard of records before it changes; called under the ledger's lock."""
@@ -55,13 +58,35 @@ class LedgerView:
             self._resources[shard] = kept
 
     def records(self) -> KeptRecords:
-        """FlowFiles and handles, which are among the operations no more then."""
-        return KeptRecords(part for shard in range(SHARDS) for part in self._take_records(shard))
+        """FlowFiles and handles, cold ones too, which are among the operations no more then."""
+        resident = (part for shard in range(SHARDS) for part in self._take_records(shard))
+        return KeptRecords([*resident, *self.cold.parts])
 
     def __iter__(self) -> Iterator[Sequence[Operation]]:
-        """All operations, in an order that can be applied: what is referred to comes first."""
-        yield from _blocked(self._named())
-        yield from _blocked(self._naming())
+        """All operations but for cold handles, in an order that can be applied: what is referred to comes first."""
+        yield from self.named()
+        yield from self.naming()
+
+    def named(self) -> Iterator[Sequence[Operation]]:
+        """What is referred to."""
+        return _blocked(self._named())
+
+    def naming(self) -> Iterator[Sequence[Operation]]:
+        """What refers to it: FlowFiles and handles in memory."""
+        return _blocked(self._naming())
+
+    def packs(self) -> Iterator[tuple[int, HandlePack]]:
+        """The packs of all shards in the order of their uuids, each with its shard."""
+        for shard in range(SHARDS):
+            with self._ledger.lock:
+                self.keep_flow_files(shard)
+            for part in self._flow_files[shard] or ():
+                if isinstance(part, HandlePack):
+                    yield shard, part
+
+    def keep_only(self, shard: int, pack: HandlePack, rest: HandlePack) -> None:
+        """Only this is left of one of the packs."""
+        self._flow_files[shard] = [rest if part is pack else part for part in self._flow_files[shard] or ()]
 
     def _named(self) -> Iterator[Sequence[Operation]]:
         yield self._small
@@ -70,6 +95,7 @@ class LedgerView:
                 self.keep_resources(shard)
             # Handed out once, then let go: memory falls as the snapshot grows.
             if kept := self._resources[shard]:
+                self.unsealed.update(each.index for each in kept if isinstance(each, ResourceClaim) and not each.sealed)
                 yield kept
             self._resources[shard] = []
         yield self._relocations
@@ -83,6 +109,8 @@ class LedgerView:
             for part in self._take_records(shard):
                 if not isinstance(part, HandlePack):
                     yield part
+                    continue
+                if not part.size:
                     continue
                 if packs and rows + part.size > BLOCK_RECORDS:
                     yield packs

@@ -124,11 +124,12 @@ def decide(seen: GoalSight) -> GoalDecision:
     """The laziest and slowest way to hold the goals; where there is none, all that may be done, and why it won't do."""
     free = [file for file in seen.files if file.hindrance is None]
     full = _full_rate(seen)
-    lead, rate, ahead = _way(seen, free, full)
+    waiting = _together(free, _step(seen))
+    lead, rate, ahead = _way(seen, waiting, full)
     if seen.is_idle and seen.goal.max_dead_age is not None:
         lead, rate = min(lead, IDLE_LEAD), full
     chosen = _chosen(seen, free, lead, rate)
-    misses = [*_hindered(seen), *_foreseen(seen, free, ahead)]
+    misses = [*_hindered(seen), *_foreseen(seen, free, waiting, ahead)]
     miss = min(misses, key=lambda each: each.millis, default=None)
     decider = GoalDecider.GOAL if chosen else GoalDecider.NOBODY
     if not chosen and miss is not None and miss.hindrance.kind == GoalHindrance.LIMIT:
@@ -136,7 +137,29 @@ def decide(seen: GoalSight) -> GoalDecision:
     return GoalDecision(tuple(chosen), rate if chosen else 0, decider, miss)
 
 
-def _way(seen: GoalSight, free: Sequence[DeadFile], full: int) -> tuple[float, int, "_Ahead"]:
+_Waiting = Sequence[tuple[int, int, int]]
+"""What waits, in order: since when, what it gives and what it costs."""
+
+
+def _step(seen: GoalSight) -> int:
+    """Of a simulation."""
+    return max(STEP_MILLIS_MIN, horizon(seen.goal) // STEPS)
+
+
+def _together(files: Iterable[DeadFile], step: int) -> _Waiting:
+    """Those of about the same age as one, as old as the oldest of them: there may be a hundred thousand."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for file in files:
+        since, gives, copies = found.get(file.since_millis // step, (file.since_millis, 0, 0))
+        found[file.since_millis // step] = (
+            min(since, file.since_millis),
+            gives + file.gives_bytes,
+            copies + file.copies_bytes,
+        )
+    return sorted(found.values())
+
+
+def _way(seen: GoalSight, waiting: _Waiting, full: int) -> tuple[float, int, "_Ahead"]:
     """The laziest and slowest that will do, and what comes of it; where something is late already, nothing is slow."""
     ways = [(lead, max(1, int(full * part))) for part in RATES for lead in LEADS]
     until = seen.millis + horizon(seen.goal)
@@ -145,10 +168,10 @@ def _way(seen: GoalSight, free: Sequence[DeadFile], full: int) -> tuple[float, i
     for lead, rate in ways:
         if rate < least:
             continue  # what waits would grow, to be missed beyond what is looked at
-        ahead = _ahead(seen, free, lead, rate)
+        ahead = _ahead(seen, waiting, lead, rate)
         if ahead.missed is None and (not ahead.is_behind or rate == full):
             return lead, rate, ahead
-    return *ways[-1], _ahead(seen, free, *ways[-1])
+    return *ways[-1], _ahead(seen, waiting, *ways[-1])
 
 
 def _full_rate(seen: GoalSight) -> int:
@@ -223,19 +246,16 @@ class _Ahead(NamedTuple):
     held_millis: int
 
 
-def _ahead(seen: GoalSight, free: Iterable[DeadFile], lead: float, rate: float) -> _Ahead:
+def _ahead(seen: GoalSight, now_waiting: _Waiting, lead: float, rate: float) -> _Ahead:
     """What comes of rewrites that go on like this."""
     age = None if seen.goal.max_dead_age is None else int(seen.goal.max_dead_age)
     bound = _dead_max(seen)
-    waiting = deque(
-        _Batch(file.since_millis, file.gives_bytes, file.copies_bytes)
-        for file in sorted(free, key=lambda file: file.since_millis)
-    )
+    waiting = deque(_Batch(*each) for each in now_waiting)
     dead = float(seen.dead_bytes)
     is_full = bound is not None and dead > bound
     is_late = age is not None and bool(waiting) and waiting[0].since + age < seen.millis
     is_behind, held = is_full or is_late, 0
-    step = max(STEP_MILLIS_MIN, horizon(seen.goal) // STEPS)
+    step = _step(seen)
     for at in range(seen.millis, seen.millis + horizon(seen.goal), step):
         end = at + step
         came = seen.dead_per_second * step / 1000
@@ -310,7 +330,7 @@ def _hindered(seen: GoalSight) -> list[Miss]:
     return misses
 
 
-def _foreseen(seen: GoalSight, free: Sequence[DeadFile], ahead: _Ahead) -> Iterator[Miss]:
+def _foreseen(seen: GoalSight, free: Sequence[DeadFile], waiting: _Waiting, ahead: _Ahead) -> Iterator[Miss]:
     """What is missed now, and what is going to be though everything is done that may be: what would have to change."""
     bound = _dead_max(seen)
     age = int(seen.goal.max_dead_age or 0)
@@ -323,16 +343,16 @@ def _foreseen(seen: GoalSight, free: Sequence[DeadFile], ahead: _Ahead) -> Itera
     if ahead.missed is None and (not ahead.is_behind or ahead.held_millis):
         return
     millis, which = ahead.missed or (seen.millis, which)
-    yield Miss(millis, which, _hindrance(seen, free))
+    yield Miss(millis, which, _hindrance(seen, waiting))
 
 
-def _hindrance(seen: GoalSight, free: Sequence[DeadFile]) -> Hindrance:
+def _hindrance(seen: GoalSight, waiting: _Waiting) -> Hindrance:
     """What is in the way: that without which the goal would be held."""
     full = _full_rate(seen)
     open_always = seen._replace(spans=((seen.millis, seen.millis + horizon(seen.goal)),))
 
     def is_held(rate: float) -> bool:
-        ahead = _ahead(open_always, free, 0.0, rate)
+        ahead = _ahead(open_always, waiting, 0.0, rate)
         return ahead.missed is None and (not ahead.is_behind or ahead.held_millis > 0)
 
     if is_held(full):

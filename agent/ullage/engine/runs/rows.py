@@ -124,20 +124,41 @@ class RowBlock:
 
     def find(self, key: Key) -> bytes | None:
         """The value of a key."""
+        at = self.place_of(key)
+        return None if at is None else self.value(at)
+
+    def place_of(self, key: Key) -> int | None:
+        """Which of the rows has this key."""
         high, low = key
         start = bisect_left(self._high, high)
         end = bisect_right(self._high, high, start)
         at = bisect_left(self._low, low, start, end)
-        return self._value(at) if at < end and self._low[at] == low else None
+        return at if at < end and self._low[at] == low else None
+
+    @property
+    def keys(self) -> Iterator[Key]:
+        """All of them."""
+        return zip(self._high, self._low, strict=True)
+
+    @property
+    def ends(self) -> list[int]:
+        """Where each value ends among `values`."""
+        return list(self._ends)
+
+    @property
+    def values(self) -> bytes:
+        """All values, back to back."""
+        return bytes(self._values)
 
     def __len__(self) -> int:
         return len(self._high)
 
     def __iter__(self) -> Iterator[RunRow]:
         for at, key in enumerate(zip(self._high, self._low, strict=True)):
-            yield RunRow(key, self._value(at))
+            yield RunRow(key, self.value(at))
 
-    def _value(self, at: int) -> bytes:
+    def value(self, at: int) -> bytes:
+        """That of one row."""
         return bytes(self._values[self._ends[at - 1] if at else 0 : self._ends[at]])
 
 
@@ -176,12 +197,27 @@ class RowRun:
     def rows(self) -> int:
         return self._starts[-1]
 
+    def first_row(self, block: int) -> int:
+        """The number of a block's first row among all; of the block behind the last one how many there are."""
+        return self._starts[block]
+
+    def block_with(self, row: int) -> int:
+        """The block that has a row of this number."""
+        return bisect_right(self._starts, row) - 1
+
     def block_of(self, key: Key) -> int | None:
         """The block in which a key may be, as far as the head tells."""
+        block = self._block_before(key)
+        return block if block >= 0 and self._may_have(block, key[1] & _FILTER_MASK) else None
+
+    def block_before(self, key: Key) -> int:
+        """The last block that begins with this key or before it, or the first one."""
+        return max(0, self._block_before(key))
+
+    def _block_before(self, key: Key) -> int:
         high, low = key
         start = bisect_left(self._high, high)
-        block = bisect_right(self._low, low, start, bisect_right(self._high, high, start)) - 1
-        return block if block >= 0 and self._may_have(block, low & _FILTER_MASK) else None
+        return bisect_right(self._low, low, start, bisect_right(self._high, high, start)) - 1
 
     def _may_have(self, block: int, bits: int) -> bool:
         filter, sought = self.head.filter, _FILTER.pack(bits)
@@ -339,7 +375,14 @@ class LostRows(NamedTuple):
     reason: str
 
 
-def salvaged_rows(file: ReadableRun, repository: str, space: str, number: int) -> Iterator[RowBlock | LostRows]:
+class FoundRows(NamedTuple):
+    """A block that proves itself, and where it lies."""
+
+    offset: int
+    rows: RowBlock
+
+
+def salvaged_rows(file: ReadableRun, repository: str, space: str, number: int) -> Iterator[FoundRows | LostRows]:
     """Every block of a run that proves itself, wherever it lies, and what lies between them; the head is not needed."""
     seed = _seed(repository, space, number)
     end = file.size().length
@@ -349,8 +392,9 @@ def salvaged_rows(file: ReadableRun, repository: str, space: str, number: int) -
     while offset < end:
         found = _block_at(file, offset, end, seed)
         if found is not None:
-            offset, block = found
-            yield block
+            end_of_block, block = found
+            yield FoundRows(offset, block)
+            offset = end_of_block
             continue
         behind = _next_block(file, offset + 1, end, seed)
         yield LostRows(offset, behind - offset, "no rows can be read here")

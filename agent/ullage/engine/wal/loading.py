@@ -29,6 +29,7 @@ def load_log(
     salt key comes last.
     """
     header, records, length = _load_snapshot(place, state)
+    state.end_load()
     numbers = partition_numbers(place.files, place.path)
     # Without a snapshot only a log from its very first file on is whole.
     sequences = header.next_sequences if header else dict.fromkeys(numbers, 1)

@@ -98,18 +98,19 @@ class SerDe:
         except UNDECODABLE as error:
             return 0, [Undecodable(payload, f"the transaction does not decode: {error}")]
         try:
-            return msgspec.msgpack.decode(millis, type=Whole), [self._decode_one(raw) for raw in found]
+            return msgspec.msgpack.decode(millis, type=Whole), [self.decode_one(raw) for raw in found]
         except UNDECODABLE:
-            return 0, [self._decode_one(raw) for raw in found]  # it says when, and nothing follows from that
+            return 0, [self.decode_one(raw) for raw in found]  # it says when, and nothing follows from that
 
     def decode_block_each(self, payload: bytes, version: int) -> list[Operation | Undecodable]:
         """The same of `decode_block`; handles that stand in a pack stay there: see `taken_apart`."""
         try:
-            return [self._decode_one(raw) for raw in self._raw_blocks.decode(payload)]
+            return [self.decode_one(raw) for raw in self._raw_blocks.decode(payload)]
         except UNDECODABLE as error:
             return [Undecodable(payload, f"the block does not decode: {error}")]
 
-    def _decode_one(self, raw: msgspec.Raw | bytes) -> Operation | Undecodable:
+    def decode_one(self, raw: msgspec.Raw | bytes) -> Operation | Undecodable:
+        """One operation, or what stands in its place."""
         try:
             operation: Operation = self._operations.decode(raw)
             return operation
@@ -123,7 +124,7 @@ class SerDe:
             if not isinstance(each, HandlePack):
                 apart.append(each)
             elif is_whole(each):
-                apart += [self._decode_one(record) for record in encoded(each)]
+                apart += [self.decode_one(record) for record in encoded(each)]
             else:
                 apart.append(Undecodable(self.encode_operation(each), "nobody can tell where its rows end"))
         return apart

@@ -75,6 +75,10 @@ class LoggedState(Protocol):
         """Take one block of a snapshot in."""
         ...
 
+    def end_load(self) -> None:
+        """All blocks of the snapshot were taken in, whole or record by record; the log's transactions follow."""
+        ...
+
     def replay_each(self, transaction: int, millis: int, found: Sequence[Operation | Undecodable], place: str) -> None:
         """Take in what can be used of a transaction or, as transaction 0, of a block of a snapshot, and set aside the
         rest. `place` names it for people.

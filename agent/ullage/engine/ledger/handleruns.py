@@ -1,0 +1,382 @@
+"""Handles on disk: a checkpoint writes those that rest as a run, and runs are merged as they become many.
+
+    packs, as frozen | written as run 3, synced, its name too | snapshot that lists 1 2 3 synced | rename | packs let go
+    runs 1 2 | merge: 3 written, synced | snapshot that lists 3 in their place synced | rename | 1 2 unlinked
+                                                                                        ^ commit point
+
+Until the rename memory has all that the new run holds; from then on each handle moves, a pack at a time, unless it is
+another one by then. Not all leave memory: those with an end, which is near or may be looked for, and those whose
+content file is still written to, of which a backup asks how far they reach.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from heapq import merge as heap_merge
+from itertools import compress
+from typing import Final, NamedTuple
+
+from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.rundamages import RunDamages
+from ullage.engine.ledger.runfiles import NewRun, RunFiles
+from ullage.engine.ledger.runlistings import with_gone
+from ullage.engine.ledger.view import LedgerView
+from ullage.engine.model import HandlePack, Operation, RunFile
+from ullage.engine.packs import PackRows, only, packed_rows, rows_of
+from ullage.engine.runs.rows import BlockDamaged, RunRow, key_of
+from ullage.engine.runs.tiers import mergeable
+from ullage.engine.uninterrupted import uninterrupted
+from ullage.engine.wal.state import UNUSABLE
+
+ROWS_MIN: Final = 1 << 16
+"""Packed handles from which on a checkpoint writes a run: 7 MB of memory, or of a snapshot. Runs stay few, and who has
+few handles none.
+"""
+
+GONE_SHARE: Final = 2
+"""A run of which this part is gone is written anew by itself."""
+
+STEP_BYTES: Final = 1 << 20
+"""What one step of a merge takes from its runs, at most."""
+
+_ROW_BYTES: Final = 20
+_BYTES_OF_ROW: Final = 110
+"""About what a handle takes in a run."""
+
+
+class _Moved(NamedTuple):
+    """A pack, as it was frozen, of which these rows were written from a row of the run on; None: all."""
+
+    pack: HandlePack
+    first: int
+    rows: tuple[bool, ...] | None
+
+
+class _Coming(NamedTuple):
+    """What counts once the snapshot is published."""
+
+    run: RunFile | None
+    moved: list[_Moved]
+    merged: MergedHandles | None
+    dropped: list[ColdRun]
+
+
+class HandleRuns:
+    """Thread-safe."""
+
+    def __init__(self, ledger: Ledger, files: RunFiles) -> None:
+        self.files = files
+        self.rows_min = ROWS_MIN
+        self.damages = RunDamages(ledger, files, ledger.release_unread)
+        self._ledger = ledger
+        self._cold = ledger.cold
+        ledger.cold.note, ledger.cold.mended = self.damages.note, self.damages.forget
+        self._coming: _Coming | None = None
+        self._kept_back = 0
+        """Handles that the last run left where they were: as long as no others come there is none to write."""
+
+        self._step_lock = threading.Lock()
+        self._merge: HandleMerge | None = None
+        self._tried: tuple[ColdRun, ...] = ()
+        """What is being merged, or was when that failed."""
+
+        self._is_closed = False
+
+    def load(self) -> None:
+        """At a start, behind the snapshot: read all runs that it lists, and count what they keep alive."""
+        with self._ledger.lock:
+            listed, self._cold.listed, self._cold.is_loaded = self._cold.listed, {}, True
+        for run in sorted(filter(_has_rows, listed.values()), key=_by_number):
+            cold = self._opened(run)
+            with self._ledger.lock:
+                self._cold.runs = (*self._cold.runs, cold)
+            for number in cold.blocks():
+                self._load_block(cold, number)
+
+    def started(self) -> None:
+        """The log behind the snapshot is read, too: it may have given up what could not be."""
+        if not self.damages.set_aside():
+            self._ledger.release_unread()
+
+    def written(self, view: LedgerView) -> Iterator[Sequence[Operation]]:
+        """All of a checkpoint's records: what rests leaves for a run as they are asked for."""
+        self._coming = None
+        yield from view.named()
+        moment = view.cold
+        merged = self._resolved(moment)
+        replaced = merged.runs if merged is not None else ()
+        dropped = [part.run for part in moment.parts if part.run not in replaced and not part.run.count]
+        kept = [part for part in moment.parts if part.run not in replaced and part.run not in dropped]
+        listed = [with_gone(part.run.listed, part.gone) for part in kept]
+        if merged is not None and merged.new.count:
+            listed.append(with_gone(merged.new.listed, merged.new.gone))
+        run, moved = self._write(view, listed)
+        self._coming = _Coming(run, moved, merged, dropped)
+        if listed:
+            yield [*listed]
+        yield from view.naming()
+
+    @uninterrupted
+    def published(self) -> None:
+        """The snapshot of `written` is: from here on what it says counts."""
+        coming, self._coming = self._coming, None
+        if coming is None:
+            return
+        if coming.merged is not None:
+            self._adopt(coming.merged)
+        new: list[ColdRun] = []
+        if coming.run is not None:
+            # Where that fails memory keeps all that it holds, and the next snapshot has it again.
+            new = [self._read(coming.run)]
+            new[0].hide_all()
+        with self._ledger.lock:
+            self._cold.replace(coming.dropped, new)
+        for moved in coming.moved:
+            self._let_go(new[0], moved)
+
+    def problems(self, *, deep: bool) -> Iterator[str]:
+        """What `check` has to say; `deep`: reads every block."""
+        for run in self._ledger.runs_of(self.files.space):
+            for damage in self.files.damages(run, deep=deep):
+                self._cold.pass_over(run.number, damage)
+                yield f"{damage}; whether there are the handles that it may hold nobody can tell"
+        yield from self.files.leftovers()
+
+    def merge_step(self, bytes_max: int = STEP_BYTES) -> bool:
+        """Go on merging runs for a while; whether something was done. The next checkpoint lists what a merge has made.
+
+        A merge that fails is given up, and not begun again before there are other runs.
+        """
+        with self._step_lock:
+            if self._is_closed or self._cold.merged is not None or (self._merge is None and not self._begin()):
+                return False
+            merge = self._merge
+            assert merge is not None, "just begun"
+            try:
+                if merge.step(min(bytes_max, STEP_BYTES)):
+                    merged = merge.finish(self._read)
+                    if merged is None:  # all of them have left: the next checkpoint lists their runs no more
+                        self._give_up()
+                        return True
+                    with self._ledger.lock:
+                        self._cold.merged = merged
+                    self._merge, self._tried = None, ()
+            except BlockDamaged:
+                self._give_up()  # it is told of, and mended or given up by a person
+            except BaseException:
+                self._give_up()
+                raise
+            return True
+
+    def close(self) -> None:
+        """Give up what is being merged, and close the files."""
+        with self._step_lock:
+            self._is_closed = True
+            self._give_up()
+        self.files.close()
+
+    def _opened(self, listed: RunFile) -> ColdRun:
+        try:
+            return self._read(listed)
+        except BlockDamaged as error:
+            cold = ColdRun(listed, None, self._cold.cache)
+            self._note_unread(cold, error)
+            return cold
+
+    def _read(self, listed: RunFile) -> ColdRun:
+        """A run, open. BlockDamaged."""
+        return ColdRun(listed, self.files.run(listed), self._cold.cache)
+
+    def _load_block(self, run: ColdRun, number: int) -> None:
+        try:
+            rows = run.rows(number)
+        except BlockDamaged as error:
+            self._note_unread(run, error)
+            return
+        try:
+            self._ledger.take_cold(run, number, rows)
+        except UNUSABLE as error:
+            reason = f"handles in block {number} of run {run.listed.number} cannot be used: {error}"
+            self._note_unread(run, BlockDamaged(reason, number))
+
+    def _note_unread(self, run: ColdRun, error: BlockDamaged) -> None:
+        """Nobody has counted what it keeps alive, so it is not read later either, should the disk give it then."""
+        run.pass_by(error)
+        self._cold.pass_over(run.listed.number, error)
+        self._ledger.hold_unread()
+
+    def _resolved(self, moment: ColdMoment) -> MergedHandles | None:
+        """What is merged, as of a moment; None: it stays away."""
+        merged = moment.merged
+        if merged is not None:
+            try:
+                merged.resolve(moment.left)
+            except BlockDamaged:
+                self._abandon(merged)
+                return None
+        return merged
+
+    def _forget(self, merged: MergedHandles) -> None:
+        self._cold.merged = None
+        for run in merged.runs:
+            run.left = None
+
+    def _abandon(self, merged: MergedHandles) -> None:
+        with self._ledger.lock:
+            self._forget(merged)
+        merged.close()
+
+    def _adopt(self, merged: MergedHandles) -> None:
+        """Its runs make room for it. Who left them meanwhile has left it too."""
+        while True:
+            with self._ledger.lock:
+                count = len(merged.left)
+                if merged.resolved == count:
+                    self._forget(merged)
+                    self._cold.replace(merged.runs, [merged.new] if merged.new.count else [])
+                    break
+            try:
+                merged.resolve(count)
+            except BlockDamaged:  # memory goes on with those that it was made of: the next snapshot lists them again
+                self._abandon(merged)
+                return
+        merged.close()
+
+    def _write(self, view: LedgerView, listed: list[RunFile]) -> tuple[RunFile | None, list[_Moved]]:
+        """A run of what rests, which joins those that are listed."""
+        moved: list[_Moved] = []
+        count = self._ledger.records.packed_count
+        self._kept_back = min(self._kept_back, count)
+        if count - self._kept_back < self.rows_min or not self.files.has_room(count * _BYTES_OF_ROW):
+            self.files.list(listed)
+            return None, moved
+        self._kept_back = 0
+        new: NewRun | None = None
+        try:
+            for shard, pack in view.packs():
+                rows = rows_of(pack)
+                chosen = _resting(rows, view.unsealed)
+                self._kept_back += chosen.count(False)
+                if not any(chosen):
+                    continue
+                if new is None:
+                    new = self.files.begin()
+                moved.append(_Moved(pack, new.rows, None if all(chosen) else tuple(chosen)))
+                for uuid, row in _ordered(pack, chosen):
+                    new.add(RunRow(key_of(uuid), row))
+                view.keep_only(shard, pack, only(pack, [not each for each in chosen]))
+            if new is None:
+                self.files.list(listed)
+                return None, moved
+            written = new.finish()
+            listed.append(written)
+            self.files.list(listed)
+        finally:
+            if new is not None:
+                new.close()
+        return written, moved
+
+    def _let_go(self, run: ColdRun, moved: _Moved) -> None:
+        """The handles of a pack leave memory, if they are what was written."""
+        pack = moved.pack
+        chosen = moved.rows or (True,) * pack.size
+        written = _ordered(pack, chosen)
+
+        def show(places: Sequence[int]) -> None:
+            for place in places:
+                run.show(moved.first + place)
+
+        with self._ledger.lock:
+            self._ledger.records.let_go(pack, written, self._cold.held, show)
+
+    def _begin(self) -> bool:
+        with self._ledger.lock:
+            runs = [run for run in self._cold.runs if run.run is not None and run.listed.rows]
+        runs = [run for run in runs if run.count and not self.damages.has(run.listed.number)]
+        part = mergeable([run.listed.length for run in runs])
+        hollow = [run for run in runs if GONE_SHARE * run.count <= run.listed.rows]
+        chosen = hollow[:1] if part is None else runs[part]
+        if not chosen or tuple(chosen) == self._tried:
+            return False
+        if not self.files.has_room(sum(run.listed.length for run in chosen)):
+            return False
+        self._tried = tuple(chosen)
+        left: list[bytes] = []
+        with self._ledger.lock:
+            for run in chosen:
+                run.left = left
+        self._merge = HandleMerge(self.files, tuple(chosen), left, self._cold.pass_over)
+        return True
+
+    def _give_up(self) -> None:
+        merge, self._merge = self._merge, None
+        with self._ledger.lock:
+            for run in merge.runs if merge is not None else ():
+                run.left = None
+        if merge is not None:
+            merge.close()
+
+
+class HandleMerge:
+    """Runs of handles becoming one. Used by one thread at a time."""
+
+    def __init__(self, files: RunFiles, runs: tuple[ColdRun, ...], left: list[bytes], pass_over: PassOver) -> None:
+        """`left` gets those that leave these runs from now on; `pass_over` is told what cannot be read."""
+        self.runs = runs
+        self._left = left
+        self._new: NewRun = files.begin()
+        self._rows = heap_merge(*(_rows_there(run, pass_over) for run in runs))
+
+    def step(self, bytes_max: int) -> bool:
+        """Merge so many bytes; whether it was the last of them. BlockDamaged."""
+        done = 0
+        for row in self._rows:
+            self._new.add(row)
+            done += _ROW_BYTES + len(row.value)
+            if done >= bytes_max:
+                return False
+        return True
+
+    def finish(self, opened: Callable[[RunFile], ColdRun]) -> MergedHandles | None:
+        """Make it durable; None: nothing was left."""
+        if not self._new.rows:
+            return None
+        through = max(run.listed.through for run in self.runs)
+        return MergedHandles(self.runs, opened(self._new.finish(through=through)), self._left, self._new.close)
+
+    def close(self) -> None:
+        """What is not finished is as if it had not begun."""
+        self._new.close()
+
+
+def _rows_there(run: ColdRun, pass_over: PassOver) -> Iterator[RunRow]:
+    """Those that are handles when they are read: whoever leaves later is told of. BlockDamaged."""
+    for number in run.blocks():
+        try:
+            block = run.block(number)
+        except BlockDamaged as error:
+            pass_over(run.listed.number, error)
+            raise
+        yield from compress(block, run.visible(number, run.gone))
+
+
+def _has_rows(listed: RunFile) -> bool:
+    return listed.rows > 0  # else all of it was given up
+
+
+def _by_number(listed: RunFile) -> int:
+    return listed.number
+
+
+def _resting(rows: PackRows, unsealed: Collection[int]) -> list[bool]:
+    """Which of a pack's handles may leave memory."""
+    ends = map(any, zip(rows.expires_millis, rows.deleted_millis, strict=True))
+    return [
+        not has_end and (claim is None or claim[0] not in unsealed)
+        for has_end, claim in zip(ends, rows.claims, strict=True)
+    ]
+
+
+def _ordered(pack: HandlePack, chosen: Sequence[bool]) -> list[tuple[bytes, bytes]]:
+    """Uuids and rows of these, by uuid."""
+    return sorted(compress(packed_rows(pack), chosen))
