@@ -91,7 +91,7 @@ spark-full: $(STAMP) ## A node stopped, killed, replaced or slow in each phase o
 validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTES=40 with one SEED, a failing seed replays
 	@ULLAGE_SEED=$(SEED) ULLAGE_VALIDITY_MINUTES=$(MINUTES) tools/stage "validity, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/validity
 
-goal-full: $(STAMP) ## A goal of compaction under four loads, a simulated day each, looked at each minute: ten minutes
+goal-full: $(STAMP) ## A goal of compaction under four loads, a simulated day each, looked at each minute: half an hour
 	@ULLAGE_GOAL_FULL=1 tools/stage goal $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/engine/reclaim/test_goal_held.py
 
 rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour

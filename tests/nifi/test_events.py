@@ -115,3 +115,12 @@ def test_events_of_any_bytes_are_told_or_read(tmp_path: Path) -> None:
             found = read(tmp_path, {NAMED, DEAD, LIVE})
 
             assert len(found.damages) <= 1
+
+
+def test_a_compressed_file_without_its_last_event_is_told(tmp_path: Path) -> None:
+    """It is compressed from one that was whole: what is missing may name anything."""
+    (tmp_path / "0.prov.gz").write_bytes(gzip.compress(event_file(NAMES)[:-5]))
+
+    (damage,) = read(tmp_path, {NAMED}).damages
+
+    assert damage.what == "it ends amid an event"

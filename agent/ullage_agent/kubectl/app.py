@@ -8,6 +8,7 @@ from ullage import __version__
 from ullage_agent.cli.ends import plain_ends
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import Group
+from ullage_agent.kubectl.backup import backup, restore
 from ullage_agent.kubectl.bundle import support_bundle
 from ullage_agent.kubectl.logs import logs
 from ullage_agent.kubectl.pins import pins
@@ -22,11 +23,11 @@ CODES = (
 )
 MEANINGS = {
     ExitCode.NOT_FOUND: "no such repository, node or run, or the cluster has no Ullage",
-    ExitCode.CLOSED: "nothing was given back: the run failed, or a node refused it",
+    ExitCode.CLOSED: "the run, backup or restoration failed, was refused by a node, or cannot begin",
     ExitCode.UNREACHABLE: "the API server, or an agent, does not answer",
     ExitCode.DENIED: "you, or the account of --account, may not do this",
-    ExitCode.INTERRUPTED: "interrupted with Ctrl-C; a run that was asked for goes on",
-    ExitCode.INCOMPLETE: "the answer lacks what could not be asked for: it says what",
+    ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was asked for goes on",
+    ExitCode.INCOMPLETE: "the answer, or the backup, lacks what could not be had: it says what",
 }
 """Where they mean less, or more, than with `ullage`."""
 
@@ -60,5 +61,5 @@ def app() -> None:
     """Look after the ContentRepositories of a cluster, with the rights that you have there."""
 
 
-for each in (status, plan, reclaim, windows, logs, pins, support_bundle):
+for each in (status, plan, reclaim, backup, restore, windows, logs, pins, support_bundle):
     app.add_command(each)

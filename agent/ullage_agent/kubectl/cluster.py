@@ -21,6 +21,11 @@ VERSION: Final = API_VERSION.rpartition("/")[2]
 REPOSITORIES: Final = "contentrepositories"
 NODES: Final = "contentrepositorynodes"
 RUNS: Final = "reclamationruns"
+BACKUPS: Final = "contentbackups"
+RESTORES: Final = "contentrestores"
+KINDS: Final = {RUNS: "ReclamationRun", BACKUPS: "ContentBackup", RESTORES: "ContentRestore"}
+"""What a person asks the operator for."""
+
 
 PAGE: Final = 500
 """Objects in one answer: kubectl's own number, which keeps answers below what an API server refuses."""
@@ -78,7 +83,7 @@ class Cluster:
 
     def repositories(self) -> list[Object]:
         """All ContentRepositories that are looked at."""
-        return self._listed(REPOSITORIES)
+        return self.listed(REPOSITORIES)
 
     def repository(self, name: str) -> Object:
         """One of them; Trouble names those that there are."""
@@ -98,37 +103,38 @@ class Cluster:
 
     def nodes(self, namespace: str = "", repository: str = "") -> list[Object]:
         """The ContentRepositoryNodes, of one repository if it is named."""
-        return self._listed(NODES, namespace, f"{REPOSITORY_LABEL}={repository}" if repository else "")
+        return self.listed(NODES, namespace, f"{REPOSITORY_LABEL}={repository}" if repository else "")
 
     def runs(self, namespace: str = "") -> list[Object]:
         """The ReclamationRuns."""
-        return self._listed(RUNS, namespace)
+        return self.listed(RUNS, namespace)
 
-    def run(self, namespace: str, name: str) -> Object:
-        with self.asking("get", RUNS, namespace, name):
+    def find(self, plural: str, namespace: str, name: str) -> Object:
+        """One object of a kind of ours."""
+        with self.asking("get", plural, namespace, name):
             found: Object = self.custom.get_namespaced_custom_object(
-                GROUP, VERSION, namespace, RUNS, name, _request_timeout=SECONDS_MAX
+                GROUP, VERSION, namespace, plural, name, _request_timeout=SECONDS_MAX
             )
         return found
 
-    def begin_run(self, namespace: str, name: str, spec: Object) -> str:
-        """Ask for a ReclamationRun; what it is called."""
+    def begin(self, plural: str, name: str, spec: Object) -> str:
+        """Ask the operator for what such an object asks for; what it is called."""
         body = {
             "apiVersion": API_VERSION,
-            "kind": "ReclamationRun",
-            "metadata": {"generateName": f"{name[:200]}-", "namespace": namespace},
+            "kind": KINDS[plural],
+            "metadata": {"generateName": f"{name[:200]}-", "namespace": self.namespace},
             "spec": spec,
         }
-        with self.asking("create", RUNS, namespace):
+        with self.asking("create", plural, self.namespace):
             made = self.custom.create_namespaced_custom_object(
-                GROUP, VERSION, namespace, RUNS, body, _request_timeout=SECONDS_MAX
+                GROUP, VERSION, self.namespace, plural, body, _request_timeout=SECONDS_MAX
             )
         return str(made["metadata"]["name"])
 
-    def delete_run(self, namespace: str, name: str) -> None:
-        with self.asking("delete", RUNS, namespace, name):
+    def delete(self, plural: str, name: str) -> None:
+        with self.asking("delete", plural, self.namespace, name):
             self.custom.delete_namespaced_custom_object(
-                GROUP, VERSION, namespace, RUNS, name, _request_timeout=SECONDS_MAX
+                GROUP, VERSION, self.namespace, plural, name, _request_timeout=SECONDS_MAX
             )
 
     def pods(self, namespace: str, repository: str) -> list[Object]:
@@ -204,7 +210,7 @@ class Cluster:
         try:
             yield
         except ApiException as error:
-            shown = f"{resource}.{GROUP}" if resource in (REPOSITORIES, NODES, RUNS) else resource
+            shown = f"{resource}.{GROUP}" if resource in (REPOSITORIES, NODES, *KINDS) else resource
             raise trouble_of(error, verb, shown, namespace, name) from error
         except urllib3.exceptions.HTTPError as error:
             reason = getattr(error, "reason", None) or error
@@ -214,7 +220,8 @@ class Cluster:
                 ExitCode.UNREACHABLE,
             ) from error
 
-    def _listed(self, plural: str, namespace: str = "", selector: str = "") -> list[Object]:
+    def listed(self, plural: str, namespace: str = "", selector: str = "") -> list[Object]:
+        """All objects of a kind of ours that are looked at."""
         place = namespace or self.namespace
         with self.asking("list", plural, place):
             return self._paged(lambda more: self._page(plural, place, selector, more))

@@ -1,6 +1,5 @@
 """`kubectl ullage plan` and `reclaim`: a ReclamationRun, asked for and followed to its end."""
 
-import time
 from typing import Any, Final
 
 import click
@@ -8,16 +7,12 @@ import click
 from ullage.contract import RUNNABLE, MaintenanceOperation, RunPhase
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import SIZE, OneOf, command, option, override
-from ullage_agent.cli.output import bar, print_json, print_rows, say, size, tell
-from ullage_agent.kubectl.cluster import Cluster, Object
+from ullage_agent.cli.output import print_json, print_rows, say, size, tell
+from ullage_agent.kubectl.cluster import RUNS, Cluster, Object
 from ullage_agent.kubectl.fleet import run_document
+from ullage_agent.kubectl.following import followed, going_on
 from ullage_agent.kubectl.options import nodes_chosen, on_cluster, output, repository
 from ullage_agent.kubectl.trouble import Trouble
-
-LOOK_SECONDS: Final = 1.0
-"""Between two looks at a run: each is one small request."""
-
-ENDED: Final = (RunPhase.COMPLETED, RunPhase.FAILED)
 
 operations: Final = option(
     "--operation",
@@ -55,11 +50,11 @@ def plan(
     for a window nor for Spark, since nothing is changed.
     """
     spec = _spec(cluster, name, chosen, operations, policy) | {"dryRun": True, "overrideWindows": True}
-    run = cluster.begin_run(cluster.namespace, f"{name}-plan", spec)
+    run = cluster.begin(RUNS, f"{name}-plan", spec)
     try:
-        found = _followed(cluster, run, timeout)
+        found = followed(cluster, RUNS, run, timeout)
     finally:
-        cluster.delete_run(cluster.namespace, run)
+        cluster.delete(RUNS, run)
     _show(found, shape)
 
 
@@ -94,18 +89,14 @@ def reclaim(
     spec = _spec(cluster, name, chosen, operations, policy) | {"overrideWindows": override}
     if bytes_per_second is not None:
         spec["bytesPerSecond"] = bytes_per_second
-    run = cluster.begin_run(cluster.namespace, name, spec)
+    run = cluster.begin(RUNS, name, spec)
     say(f"reclamationrun/{run} asked for")
     if not wait:
         if shape == "json":
             print_json({"name": run})
         return
-    try:
-        found = _followed(cluster, run, timeout)
-    except (KeyboardInterrupt, Trouble):
-        stop = f"kubectl delete reclamationrun {run} -n {cluster.namespace}"
-        say(f"a run that has not ended goes on; `{stop}` stops it")
-        raise
+    with going_on(cluster, RUNS, run, "a run"):
+        found = followed(cluster, RUNS, run, timeout)
     _show(found, shape)
 
 
@@ -124,22 +115,6 @@ def _spec(
     if operations:
         wanted["operations"] = [str(each) for each in operations]
     return wanted
-
-
-def _followed(cluster: Cluster, run: str, timeout: float) -> Object:
-    """The run when it has ended. Trouble when that takes longer than one would wait."""
-    deadline = time.monotonic() + timeout
-    with bar("nodes done", None, is_bytes=False) as shown:
-        while True:
-            found = cluster.run(cluster.namespace, run)
-            status = found.get("status") or {}
-            shown.reach(status.get("nodesDone", 0), status.get("nodes") or None)
-            if status.get("phase") in ENDED:
-                return found
-            if time.monotonic() > deadline:
-                why = status.get("message") or "the operator has not begun it: is it running?"
-                raise Trouble(f"reclamationrun/{run} has not ended in {timeout:g} s: {why}", ExitCode.UNREACHABLE)
-            time.sleep(LOOK_SECONDS)
 
 
 def _show(found: Object, shape: str) -> None:
