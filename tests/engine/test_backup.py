@@ -169,7 +169,17 @@ def test_a_directory_that_is_not_empty_is_left_alone(workshop: Workshop, tmp_pat
     assert files_below(other) == {"thesis.txt": b"the only copy"}
 
 
-@pytest.mark.parametrize("path", ["content/posts/a.md", "notes/todo.txt", "content/README", "flowfile", "runs/deep/x"])
+ENDING = ".0123456789abcdef"
+"""As files of a backup have one; others may have it too."""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("content/posts/a.md", "notes/todo.txt", "content/README", "flowfile", "runs/deep/x"),
+        *(f"notes/a{ENDING}", f"content/p/a{ENDING}", f"content/main{ENDING}", f"content/c1/photo{ENDING}"),
+    ],
+)
 def test_what_runs_have_not_put_is_no_backup_and_is_not_removed(workshop: Workshop, tmp_path: Path, path: str) -> None:
     """Folders of common names were taken for those of a backup, and what lay in them was removed."""
     repository = workshop.make()
@@ -208,6 +218,27 @@ def test_generations_whose_manifest_is_gone_stay(workshop: Workshop, tmp_path: P
     assert files_below(place.folder) == held
     elsewhere.rename(manifest)
     assert repository.backup(place.to).generations == 4
+
+
+@pytest.mark.parametrize("is_another", [True, False])
+def test_a_backup_whose_manifest_is_gone_stays(
+    workshop: Workshop, tmp_path: Path, place: Place, is_another: bool
+) -> None:
+    """Also one of a single generation: nobody but a first run that was cut short begins where files lie."""
+    put_all(workshop.make(), "q", [b"x"])
+    workshop.repository.backup(place.to)
+    manifest, elsewhere = place.folder / "backup.json", tmp_path / "taken"
+    manifest.rename(elsewhere)
+    held = files_below(place.folder)
+    spec = spec_at(tmp_path / "second")
+    Engine.initialize(spec)
+
+    with Engine.open(spec) as second, pytest.raises(DirectoryNotEmpty, match=r"without backup\.json"):
+        (second if is_another else workshop.repository).backup(place.to)
+
+    assert files_below(place.folder) == held
+    elsewhere.rename(manifest)
+    assert restored_queue(place, tmp_path / "r", "q") == [b"x"]
 
 
 def test_a_backup_of_another_repository_is_not_overwritten(workshop: Workshop, tmp_path: Path, place: Place) -> None:

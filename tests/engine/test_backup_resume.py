@@ -95,7 +95,7 @@ def test_what_was_noted_and_is_gone_or_cut_is_copied_again(workshop: Workshop, t
     assert restored_queue(place, tmp_path / "r", "q") == CONTENTS
 
 
-def test_what_another_repository_noted_is_not_taken_up(workshop: Workshop, tmp_path: Path, place: Place) -> None:
+def test_what_another_repository_began_is_left_to_it(workshop: Workshop, tmp_path: Path, place: Place) -> None:
     """Its files may have the very same names: made at the same moment, numbered from 1, of the same length."""
     first = workshop.make(provenance={"enabled": False})
     put_each(first, "q", CONTENTS)
@@ -106,10 +106,11 @@ def test_what_another_repository_noted_is_not_taken_up(workshop: Workshop, tmp_p
 
     with Engine.open(spec, clock=workshop.clock) as second:
         put_each(second, "q", [b"s" * 60 * KB] * COUNT)
-        report = second.backup(place.to)
+        with pytest.raises(DirectoryNotEmpty, match="this repository did not begin it"):
+            second.backup(place.to)
 
-    assert report.kept_files == 0
-    assert restored_queue(place, tmp_path / "r", "q") == [b"s" * 60 * KB] * COUNT
+    assert first.backup(place.to).kept_files > 0
+    assert restored_queue(place, tmp_path / "r", "q") == CONTENTS
 
 
 class SlowlyRemoving(BucketPlace):

@@ -166,9 +166,9 @@ def test_what_was_put_after_a_backup_began_is_not_removed_by_it(workshop: Worksh
     """However late it removes: another one may be about to publish that. What was cut short before goes."""
     repository = workshop.make()
     put_all(repository, "q", [b"x"])
+    repository.backup(bucket.to)
     content = bucket.folder / "content" / "c1"
-    before, after = content / f"cut-short{new_suffix()}", content / f"another's{new_suffix()}"
-    before.parent.mkdir(parents=True)
+    before, after = content / f"1-1-1-1{new_suffix()}", content / f"2-2-2-2{new_suffix()}"
     before.write_bytes(b"x")
     beside = bucket.folder.with_name("beside")
     beside.write_bytes(b"x")

@@ -36,7 +36,7 @@ from ullage.engine.backupfiles import (
 )
 from ullage.engine.backupgenerations import FollowedManifest, followed_at, listed_by, remove_unneeded, with_older
 from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, GENERATIONS, MANIFEST, PINS, BackupPlace, is_put
-from ullage.engine.backupresume import NotedCopies, files_there
+from ullage.engine.backupresume import BEGINNING, NotedCopies, files_there, note_begin, was_begun
 from ullage.engine.backupswaps import swap_sources
 from ullage.engine.backuptally import Progress
 from ullage.engine.committer import Committer
@@ -153,6 +153,8 @@ class Backup:
             previous = None if followed is None else followed.manifest
             had = files_there(place, identity.repository, previous)
             place.prepare()
+            if previous is None and not was_begun(place, identity.repository):
+                note_begin(place, identity.repository)
             sequence = 1 if previous is None else previous.sequence + 1
             (snapshot, header, named), (events, event_sources) = self._write_moment(place, sequence)
             doubted = {each.summary.name for each, _ in self._unavailable.passed_over(LISTED_MAX)}
@@ -414,6 +416,12 @@ def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManif
         raise DirectoryNotEmpty(
             f"{place.name} holds generations of a backup ({later[-1]}) without {MANIFEST}, which lists them: put that "
             f"back, or copy the newest file of {GENERATIONS} to {MANIFEST}, or choose another place"
+        )
+    others = [path for path in held if not BEGINNING.fullmatch(path)]
+    if others and not was_begun(place, identity.repository):
+        raise DirectoryNotEmpty(
+            f"{place.name} holds files of a backup ({others[0]}) without {MANIFEST}, which lists them, and this "
+            "repository did not begin it: put that back, or choose another place"
         )
     return None
 

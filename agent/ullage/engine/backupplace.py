@@ -23,8 +23,22 @@ SNAPSHOTS = "flowfile"
 FLAT_DIRECTORIES = (SNAPSHOTS, "runs", "swap", "provenance", NOTES, GENERATIONS)
 """Those that hold nothing but files."""
 
-SUFFIX = re.compile(r"\.[0-9a-f]{16}\Z")
-"""What ends the path of each file that a run has put."""
+PUT = re.compile(
+    r"""
+    (?: content/[^/]+/[0-9]+-[0-9]+-[0-9]+-[0-9]+(?:-holes-[0-9a-f]{8})?(?:-[0-9]+)?
+      | flowfile/(?:snapshot-[0-9]+|probe)
+      | runs/[^/]+-[0-9]+-[0-9a-f]{8}(?:-[0-9]+)?
+      | swap/[^/]+[.]swap(?:-[0-9]+)?
+      | provenance/[^/]+-(?:[0-9a-f]{8}|[0-9]+)(?:-[0-9]+)?
+      | (?:notes|generations)/[0-9]+
+    )
+    [.][0-9a-f]{16}
+    """,
+    re.VERBOSE,
+)
+"""The paths under which runs put files. An ending alone would do to tell two runs apart, and does not tell a run from a
+person: `notes` and `content` are names of folders that people have.
+"""
 
 PINS = "pins"
 """What is read at this moment, in a bucket: nobody removes it."""
@@ -44,7 +58,7 @@ def new_suffix() -> str:
 
 def is_put(path: str) -> bool:
     """Whether the path is one under which runs put files: all else is somebody's own, and stays."""
-    return SUFFIX.search(path) is not None
+    return PUT.fullmatch(path) is not None
 
 
 class BackupPlace(Protocol):

@@ -8,9 +8,16 @@ may be removing still what it had listed before: that was put by runs which foll
 """
 
 import os
+import re
 
 from ullage.engine.backupfiles import BackupFile, BackupManifest, BackupNote, all_files, decode_note, encode_note
-from ullage.engine.backupplace import NOTES, BackupPlace
+from ullage.engine.backupplace import NOTES, SNAPSHOTS, BackupPlace
+
+BEGIN = 0
+"""The number of the note that a first run begins with."""
+
+BEGINNING = re.compile(rf"(?:{NOTES}/{BEGIN}|{SNAPSHOTS}/probe)[.][0-9a-f]{{16}}")
+"""What a run may have put before that note was whole."""
 
 NOTED_BYTES = 64 << 20
 """So much at most is copied again."""
@@ -34,6 +41,19 @@ def files_there(place: BackupPlace, repository: str, previous: BackupManifest | 
     if previous is not None:
         files.extend(all_files(previous))
     return {file.path: file for file in files if held.get(file.lies_at) == file.length}
+
+
+def was_begun(place: BackupPlace, repository: str) -> bool:
+    """Whether a first run of this repository began here, and was cut short before it published."""
+    notes = ((path, length) for path, length in place.held().items() if path.startswith(f"{NOTES}/") and length)
+    found = (decode_note(place.read(path, 0, length)) for path, length in notes)
+    return any(note is not None and (note.repository, note.followed) == (repository, "") for note in found)
+
+
+def note_begin(place: BackupPlace, repository: str) -> None:
+    """Before anything else is put where there is no manifest: what else lies there is not ours, then."""
+    path = os.path.join(NOTES, f"{BEGIN}{place.suffix}")
+    place.put(path, [encode_note(BackupNote(repository=repository, followed="", files=()))])
 
 
 class NotedCopies:
