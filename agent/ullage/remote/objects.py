@@ -66,6 +66,10 @@ class Objects:
         self._bucket = bucket
         self._store = _store(bucket)
 
+    def patience_ends(self) -> float:
+        """Until when what begins now is tried again (monotonic, in seconds)."""
+        return time.monotonic() + self._bucket.patience_seconds
+
     def at(self, key: str) -> str:
         """What messages call an object."""
         return "/".join(part for part in (f"s3://{self._bucket.name}", self._bucket.prefix, key) if part)
@@ -179,7 +183,7 @@ class Objects:
         """The answer. An answer that was cut, which obstore takes for no failure of the request, is asked for again."""
         from obstore.exceptions import BaseError
 
-        ends = time.monotonic() + self._bucket.patience_seconds
+        ends = self.patience_ends()
         pauses = _pauses()
         while True:
             try:
