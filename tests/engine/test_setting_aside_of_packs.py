@@ -114,7 +114,8 @@ def test_a_pack_that_is_none_costs_what_is_in_it(
     repository.checkpoint()
     workshop.kill()
 
-    for repository in (workshop.open(), workshop.restart("clean")):
+    for begin in (workshop.open, lambda: workshop.restart("clean")):
+        repository = begin()
         (aside,) = repository.set_aside.listed(10)
         assert part == "uuids" or aside.uuids == b"".join(map(parse_uuid, there))
         assert aside.held_through > 0
