@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, SNAPSHOTS, Put, is_put, new_suffix
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, NOTES, SNAPSHOTS, Put, is_put, new_suffix
 from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
 from ullage.engine.oserrors import is_about_file
 from ullage.errors import BackupOvertaken, ContentMissing, RepositoryDamaged
@@ -77,7 +77,11 @@ class DirectoryPlace:
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         target = self._at(path)
         make_directories(self._files, os.path.dirname(target))
-        return write_pieces(self._files, target, pieces)
+        written = write_pieces(self._files, target, pieces)
+        if path.startswith(f"{NOTES}/"):
+            # The first one says whose the others are: a crash may leave names of theirs, and must not lose its own.
+            self._files.sync_directory(os.path.dirname(target))
+        return written
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         with closing(self._files.open(self._at(path))) as file:
