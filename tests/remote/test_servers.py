@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -32,10 +32,19 @@ ROUNDS = 5
 
 
 def seaweedfs_ports() -> list[int]:
-    """Free ones for its four servers, each of which wants the one that is 10,000 above its own as well."""
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        first = 20_000 + taken.getsockname()[1] % 9_000
-    return [first + n for n in range(4)]
+    """Free ones for its four servers, each of which wants the one that is 10,000 above its own as well: all of them
+    below those that the kernel gives to connections of other tests.
+    """
+    while True:
+        first = 10_000 + secrets.randbelow(12_000)
+        ports = [first + n for n in range(4)]
+        with ExitStack() as stack:
+            try:
+                for port in (*ports, *(port + 10_000 for port in ports)):
+                    stack.enter_context(socket.create_server((LOOPBACK, port)))
+            except OSError:  # somebody has one of them
+                continue
+        return ports
 
 
 @contextmanager
