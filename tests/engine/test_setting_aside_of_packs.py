@@ -114,8 +114,8 @@ def test_a_pack_that_is_none_costs_what_is_in_it(
     repository.checkpoint()
     workshop.kill()
 
-    for begin in (workshop.open, lambda: workshop.restart("clean")):
-        repository = begin()
+    for ending in ("", "clean"):
+        repository = workshop.restart(ending) if ending else workshop.open()
         (aside,) = repository.set_aside.listed(10)
         assert part == "uuids" or aside.uuids == b"".join(map(parse_uuid, there))
         assert aside.held_through > 0
