@@ -2,7 +2,7 @@
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -154,37 +154,51 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not ready, as far as its kubelet and its scheduler know; empty if they do not."""
 
 
-class RunObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A ReclamationRun as it is."""
+class AskedObject(msgspec.Struct, frozen=True, kw_only=True):
+    """What an administrator asked for, in an object of its own."""
 
     name: str
     uid: str = ""
     generation: int
     created: str
+
+
+class _Metadata(TypedDict):
+    name: str
+    uid: str
+    generation: int
+    created: str
+
+
+def _metadata_of(found: Document) -> _Metadata:
+    metadata = found["metadata"]
+    return _Metadata(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        created=metadata["creationTimestamp"],
+    )
+
+
+class RunObject(AskedObject, frozen=True, kw_only=True):
+    """A ReclamationRun as it is."""
+
     spec: RunSpec
     status: RunStatus
 
     @classmethod
     def of(cls, found: Document) -> "RunObject":
         """From what the API server says."""
-        metadata = found["metadata"]
         return cls(
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata.get("generation", 0),
-            created=metadata["creationTimestamp"],
+            **_metadata_of(found),
             spec=record_of(RunSpec, found["spec"]),
             status=record_of(RunStatus, found.get("status") or {}),
         )
 
 
-class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
+class BackupObject(AskedObject, frozen=True, kw_only=True):
     """A ContentBackup as it is."""
 
-    name: str
-    uid: str = ""
-    generation: int
-    created: str
     spec: BackupSpec
     status: BackupStatus
 
@@ -195,36 +209,24 @@ class BackupObject(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, found: Document) -> "BackupObject":
         """From what the API server says."""
-        metadata = found["metadata"]
         return cls(
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata.get("generation", 0),
-            created=metadata["creationTimestamp"],
+            **_metadata_of(found),
             spec=record_of(BackupSpec, found["spec"]),
             status=record_of(BackupStatus, found.get("status") or {}),
         )
 
 
-class RestoreObject(msgspec.Struct, frozen=True, kw_only=True):
+class RestoreObject(AskedObject, frozen=True, kw_only=True):
     """A ContentRestore as it is."""
 
-    name: str
-    uid: str = ""
-    generation: int
-    created: str
     spec: RestoreSpec
     status: RestoreStatus
 
     @classmethod
     def of(cls, found: Document) -> "RestoreObject":
         """From what the API server says."""
-        metadata = found["metadata"]
         return cls(
-            name=metadata["name"],
-            uid=metadata["uid"],
-            generation=metadata.get("generation", 0),
-            created=metadata["creationTimestamp"],
+            **_metadata_of(found),
             spec=record_of(RestoreSpec, found["spec"]),
             status=record_of(RestoreStatus, found.get("status") or {}),
         )

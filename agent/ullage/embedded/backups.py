@@ -1,6 +1,5 @@
 """Backups of an open repository, and looking at those that there are."""
 
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import msgspec
 from ullage.beneath import LeadsOut
 from ullage.embedded.backupplaces import name_of_place, place_of_backup, place_to_read
 from ullage.embedded.backupruns import BackupRuns, Result
+from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at
 from ullage.engine.backupplace import BackupPlace
 from ullage.engine.backuptally import Progress, Tally
@@ -148,7 +148,7 @@ def _at(place: str) -> Iterator[None]:
         raise InvalidArgument(f"a link lies on the way to {place}, and is not followed") from error
     except OSError as error:
         # What the repository's own files say stands in its log: the paths are nobody's who only has backups made.
-        if not isinstance(error.filename, str) or not _lies_below(error.filename, place):
+        if not isinstance(error.filename, str) or not lies_in(error.filename, place):
             raise
         if is_disk_full(error):
             raise DiskFull(
@@ -158,8 +158,3 @@ def _at(place: str) -> Iterator[None]:
         raise DirectoryUnusable(
             f"{error.filename}: {error.strerror}. Say another place than {place}, or put right what lies there"
         ) from error
-
-
-def _lies_below(path: str, place: str) -> bool:
-    above = os.path.abspath(place)
-    return os.path.commonpath((above, os.path.abspath(path))) == above

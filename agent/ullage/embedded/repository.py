@@ -37,7 +37,7 @@ from ullage.engine.files import File as File, Files as Files, OsFiles as OsFiles
 from ullage.engine.forking import REFUSED, lose, refuse_in_child
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import FlowFileRecord
-from ullage.engine.withdrawn import CLOSED, withdraw
+from ullage.engine.withdrawn import CLOSED, WHEN_CLOSED, withdraw
 from ullage.errors import ForkedRepository, HandleNotFound, InvalidArgument, NotARepository, RepositoryClosed
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import (
@@ -378,7 +378,7 @@ class EmbeddedRepository(Repository):
         if self._is_forked or self._is_closed:
             return
         self._is_closed = True
-        withdraw(self._parts(), RepositoryClosed, CLOSED, spared="_")
+        withdraw(self._parts(), WHEN_CLOSED)
         self.backups_here.close()
         self.runs.close()
         maintenance, self._maintenance = self._maintenance, None

@@ -14,7 +14,7 @@ volume may have been put back as it was, and numbers are used again then.
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from typing import Final
 
@@ -149,11 +149,13 @@ class Backup:
         keep: Keep | None,
     ) -> BackupReport:
         with self._keeping():
+            names = place.names()  # first: another writer may publish at any moment
             followed = _followed(place, identity)
+            is_begun = followed is not None or _is_begun(place, identity, names)
             previous = None if followed is None else followed.manifest
             had = files_there(place, identity.repository, previous)
             place.prepare()
-            if previous is None and not was_begun(place, identity.repository):
+            if not is_begun:
                 note_begin(place, identity.repository)
             sequence = 1 if previous is None else previous.sequence + 1
             (snapshot, header, named), (events, event_sources) = self._write_moment(place, sequence)
@@ -399,31 +401,35 @@ def _following_no_links() -> Iterator[None]:
 
 
 def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManifest | None:
-    names = place.names()
     followed = followed_at(place)
-    if followed is not None:
-        found = followed.manifest.identity.repository
-        if found != identity.repository:
-            raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {found}")
-        return followed
+    if followed is not None and (found := followed.manifest.identity.repository) != identity.repository:
+        raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {found}")
+    return followed
+
+
+def _is_begun(place: BackupPlace, identity: RepositoryIdentity, names: Iterable[str]) -> bool:
+    """Of a place without a manifest, with these names in it: whether a first run of this repository was cut short
+    there; False: nothing lies there. DirectoryNotEmpty: it is somebody else's, or a backup whose list was moved away.
+    """
     ours = {CONTENT, *FLAT_DIRECTORIES, PINS, MANIFEST + PARTIAL_SUFFIX, LOST_AND_FOUND}
-    held = sorted(place.held())
-    if foreign := [*(name for name in names if name not in ours), *(path for path in held if not is_put(path))]:
+    held = place.held()
+    foreign = [*(name for name in names if name not in ours), *(path for path in sorted(held) if not is_put(path))]
+    if foreign:
         raise DirectoryNotEmpty(f"{place.name} is not empty ({foreign[0]}), and no backup: choose another place")
     # A first run that was cut short leaves files without a manifest too, but neither of these: to go on there would
     # remove generations that were whole until somebody moved the manifest away.
-    if later := [path for path in held if path.startswith(f"{GENERATIONS}/") or LATER.match(path)]:
+    if later := [path for path in sorted(held) if path.startswith(f"{GENERATIONS}/") or LATER.match(path)]:
         raise DirectoryNotEmpty(
             f"{place.name} holds generations of a backup ({later[-1]}) without {MANIFEST}, which lists them: put that "
             f"back, or copy the newest file of {GENERATIONS} to {MANIFEST}, or choose another place"
         )
-    others = [path for path in held if not BEGINNING.fullmatch(path)]
-    if others and not was_begun(place, identity.repository):
+    is_begun = was_begun(place, held, identity.repository)
+    if others := [path for path in sorted(held) if not is_begun and not BEGINNING.fullmatch(path)]:
         raise DirectoryNotEmpty(
             f"{place.name} holds files of a backup ({others[0]}) without {MANIFEST}, which lists them, and this "
             "repository did not begin it: put that back, or choose another place"
         )
-    return None
+    return is_begun
 
 
 def _marks(claim: ResourceClaim) -> str:

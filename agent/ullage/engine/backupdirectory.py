@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
-from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, NOTES, SNAPSHOTS, Put, is_put, new_suffix
+from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, SNAPSHOTS, Put, is_put, new_suffix
 from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
 from ullage.engine.oserrors import is_about_file
 from ullage.errors import BackupOvertaken, ContentMissing, RepositoryDamaged
@@ -77,11 +77,11 @@ class DirectoryPlace:
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         target = self._at(path)
         make_directories(self._files, os.path.dirname(target))
-        written = write_pieces(self._files, target, pieces)
-        if path.startswith(f"{NOTES}/"):
-            # The first one says whose the others are: a crash may leave names of theirs, and must not lose its own.
-            self._files.sync_directory(os.path.dirname(target))
-        return written
+        return write_pieces(self._files, target, pieces)
+
+    def settle(self, paths: Collection[str]) -> None:
+        for directory in sorted({os.path.dirname(path) for path in paths}):
+            self._files.sync_directory(self._at(directory))
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         with closing(self._files.open(self._at(path))) as file:
@@ -91,9 +91,7 @@ class DirectoryPlace:
         return read_pieces(self._files, self._at(path), length)
 
     def publish(self, manifest: bytes, paths: Collection[str]) -> None:
-        # Names before the manifest that lists them: its rename is the commit point.
-        for directory in sorted({os.path.dirname(path) for path in paths}):
-            self._files.sync_directory(self._at(directory))
+        self.settle(paths)  # names before the manifest that lists them: its rename is the commit point
         replace_file(self._files, self._at(MANIFEST), manifest)
 
     def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:

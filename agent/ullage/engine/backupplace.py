@@ -121,6 +121,9 @@ class BackupPlace(Protocol):
         """
         ...
 
+    def settle(self, paths: Collection[str]) -> None:
+        """Have the names of files that were put made durable, as `publish` has those of what it lists."""
+
     def read(self, path: str, offset: int, count: int) -> bytes:
         """Up to `count` bytes of a file; fewer only at its end, none if there is no such file. OSError."""
         ...

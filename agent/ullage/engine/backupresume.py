@@ -9,6 +9,7 @@ may be removing still what it had listed before: that was put by runs which foll
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 
 from ullage.engine.backupfiles import BackupFile, BackupManifest, BackupNote, all_files, decode_note, encode_note
 from ullage.engine.backupplace import NOTES, SNAPSHOTS, BackupPlace
@@ -31,29 +32,22 @@ def files_there(place: BackupPlace, repository: str, previous: BackupManifest | 
     removed or cut is not among them.
     """
     held = place.held()
-    followed = _followed(previous)
-    files: list[BackupFile] = []
-    for path in sorted(held):
-        if path.startswith(f"{NOTES}/") and held[path]:
-            note = decode_note(place.read(path, 0, held[path]))
-            if note is not None and (note.repository, note.followed) == (repository, followed):
-                files.extend(note.files)
+    files = [file for note in _notes(place, held, repository, _followed(previous)) for file in note.files]
     if previous is not None:
         files.extend(all_files(previous))
     return {file.path: file for file in files if held.get(file.lies_at) == file.length}
 
 
-def was_begun(place: BackupPlace, repository: str) -> bool:
+def was_begun(place: BackupPlace, held: Mapping[str, int], repository: str) -> bool:
     """Whether a first run of this repository began here, and was cut short before it published."""
-    notes = ((path, length) for path, length in place.held().items() if path.startswith(f"{NOTES}/") and length)
-    found = (decode_note(place.read(path, 0, length)) for path, length in notes)
-    return any(note is not None and (note.repository, note.followed) == (repository, "") for note in found)
+    return any(True for _ in _notes(place, held, repository, _followed(None)))
 
 
 def note_begin(place: BackupPlace, repository: str) -> None:
-    """Before anything else is put where there is no manifest: what else lies there is not ours, then."""
-    path = os.path.join(NOTES, f"{BEGIN}{place.suffix}")
-    place.put(path, [encode_note(BackupNote(repository=repository, followed="", files=()))])
+    """Before anything else is put where there is no manifest: what else lies there is not ours, then. A crash may leave
+    the names of what is put later, so it must not lose this one.
+    """
+    place.settle([_put(place, BEGIN, BackupNote(repository=repository, followed=_followed(None), files=()))])
 
 
 class NotedCopies:
@@ -74,11 +68,25 @@ class NotedCopies:
         if self._bytes >= NOTED_BYTES or len(self._files) >= NOTED_FILES:
             self._number += 1
             note = BackupNote(repository=self._repository, followed=self._followed, files=tuple(self._files))
-            path = os.path.join(NOTES, f"{self._number}{self._place.suffix}")
-            self._place.put(path, [encode_note(note)])
+            _put(self._place, self._number, note)
             self._files, self._bytes = [], 0
 
 
 def _followed(previous: BackupManifest | None) -> str:
     """What tells a manifest from all others: no two have their snapshot at the same place."""
     return "" if previous is None else previous.snapshot.lies_at
+
+
+def _notes(place: BackupPlace, held: Mapping[str, int], repository: str, followed: str) -> Iterator[BackupNote]:
+    """What runs of this repository noted that followed the same manifest, whole."""
+    for path in sorted(held):
+        if path.startswith(f"{NOTES}/") and held[path]:
+            note = decode_note(place.read(path, 0, held[path]))
+            if note is not None and (note.repository, note.followed) == (repository, followed):
+                yield note
+
+
+def _put(place: BackupPlace, number: int, note: BackupNote) -> str:
+    path = os.path.join(NOTES, f"{number}{place.suffix}")
+    place.put(path, [encode_note(note)])
+    return path

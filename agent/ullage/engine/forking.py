@@ -13,10 +13,13 @@ import threading
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
-from ullage.engine.withdrawn import withdraw
+from ullage.engine.withdrawn import Refusal, withdraw
 from ullage.errors import ForkedRepository
 
 REFUSED: Final = "the repository is open in the parent of this process: open it anew in the child"
+
+
+IN_CHILD: Final = Refusal(ForkedRepository, REFUSED, spared="__")
 
 
 class Inherited(Protocol):
@@ -44,7 +47,7 @@ def lose(*objects: Any) -> None:
     """In the child: whoever uses one of these is refused; see `withdrawn.py`. To let go of it does nothing: it is the
     parent's.
     """
-    withdraw(objects, ForkedRepository, REFUSED)
+    withdraw(objects, IN_CHILD)
 
 
 def _in_child() -> None:

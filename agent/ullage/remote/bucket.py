@@ -10,7 +10,6 @@ after it, however late its requests arrive.
 
 import secrets
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -36,9 +35,6 @@ PARTS_MAX: Final = 9_000
 
 PIN_SECONDS: Final = 3_600
 """A reader that has not told so long that it is there is taken for dead. It tells six times as often."""
-
-AGAIN_SECONDS: Final = 0.5
-"""Between two tries to begin with a large file."""
 
 PARALLEL: Final = 4
 """Parts of one file that are under way."""
@@ -101,22 +97,20 @@ class BucketPlace:
             self._objects.put(path, b"".join(first))
         return Put(counted.length, counted.crc)
 
+    def settle(self, paths: Collection[str]) -> None:
+        """Nothing: what was put has its name."""
+
     def _put_parts(self, path: str, first: list[bytes], rest: "_Measured", part_bytes: int) -> None:
-        parallel = max(1, IN_FLIGHT_BYTES // part_bytes)
-        taken, ends = rest.length, self._objects.patience_ends()
-        while True:
-            try:
-                self._objects.put_parts(path, chain(first, rest), part_bytes, parallel)
-                return
-            except (BucketRefused, BucketUnavailable) as error:
-                # The request that made one object of the parts may have been carried out, and its answer lost.
-                if rest.is_over and self._objects.length(path) == rest.length:
-                    return
-                # While no more was taken than is here, all of it can be sent again: the request that begins it is not
-                # repeated by obstore where its answer was cut.
-                if rest.length > taken or not isinstance(error, BucketUnavailable) or time.monotonic() >= ends:
-                    raise
-                time.sleep(AGAIN_SECONDS)
+        parallel, taken = max(1, IN_FLIGHT_BYTES // part_bytes), rest.length
+        try:
+            # While no more was taken than is here, all of it can be sent again.
+            self._objects.put_parts(
+                path, lambda: chain(first, rest), part_bytes, parallel, lambda: rest.length == taken
+            )
+        except (BucketRefused, BucketUnavailable):
+            # The request that made one object of the parts may have been carried out, and its answer lost.
+            if not rest.is_over or self._objects.length(path) != rest.length:
+                raise
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         try:

@@ -66,10 +66,6 @@ class Objects:
         self._bucket = bucket
         self._store = _store(bucket)
 
-    def patience_ends(self) -> float:
-        """Until when what begins now is tried again (monotonic, in seconds)."""
-        return time.monotonic() + self._bucket.patience_seconds
-
     def at(self, key: str) -> str:
         """What messages call an object."""
         return "/".join(part for part in (f"s3://{self._bucket.name}", self._bucket.prefix, key) if part)
@@ -148,19 +144,28 @@ class Objects:
 
         self._asked(key, lambda: obstore.put(self._store, key, data, use_multipart=False))
 
-    def put_parts(self, key: str, pieces: Iterable[bytes], part_bytes: int, parallel: int) -> None:
+    def put_parts(
+        self,
+        key: str,
+        begin: Callable[[], Iterable[bytes]],
+        part_bytes: int,
+        parallel: int,
+        is_repeatable: Callable[[], bool],
+    ) -> None:
         """One that nobody else puts, in parts of which so many are under way and in memory. What an error leaves of
         them the server forgets when it is told to, or by the rule of the bucket's life cycle.
+
+        Each part is sent again by itself. All of it is, of the pieces that `begin` gives then, while that is possible:
+        obstore does not repeat the request that begins it where its answer was cut.
         """
         import obstore
 
-        # Once: the pieces are gone after that. Each part of it is sent again by itself.
         self._asked(
             key,
             lambda: obstore.put(
-                self._store, key, pieces, use_multipart=True, chunk_size=part_bytes, max_concurrency=parallel
+                self._store, key, begin(), use_multipart=True, chunk_size=part_bytes, max_concurrency=parallel
             ),
-            is_repeatable=False,
+            is_repeatable,
         )
 
     def put_if(self, key: str, data: bytes, tag: str | None) -> None:
@@ -179,18 +184,18 @@ class Objects:
             some = ordered[first : first + DELETED_AT_ONCE]
             self._asked(some[0], functools.partial(obstore.delete, self._store, some))
 
-    def _asked(self, key: str, ask: Callable[[], T], *, is_repeatable: bool = True) -> T:
+    def _asked(self, key: str, ask: Callable[[], T], is_repeatable: Callable[[], bool] = lambda: True) -> T:
         """The answer. An answer that was cut, which obstore takes for no failure of the request, is asked for again."""
         from obstore.exceptions import BaseError
 
-        ends = self.patience_ends()
+        ends = time.monotonic() + self._bucket.patience_seconds
         pauses = _pauses()
         while True:
             try:
                 return ask()
             except (BaseError, FileNotFoundError, PermissionError) as error:
                 told = self._told(key, error)
-                if not isinstance(told, BucketUnavailable) or not is_repeatable or time.monotonic() >= ends:
+                if not isinstance(told, BucketUnavailable) or not is_repeatable() or time.monotonic() >= ends:
                     raise told from None  # its own text holds what was signed, and a page of the library's inner life
                 time.sleep(next(pauses))
 

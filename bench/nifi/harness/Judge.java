@@ -18,9 +18,7 @@ import org.apache.nifi.controller.FileSystemSwapManager;
 import org.apache.nifi.controller.queue.FlowFileQueue;
 import org.apache.nifi.controller.repository.FileSystemRepository;
 import org.apache.nifi.controller.repository.FlowFileRecord;
-import org.apache.nifi.controller.repository.FlowFileRepository;
 import org.apache.nifi.controller.repository.StandardContentRepositoryContext;
-import org.apache.nifi.controller.repository.SwapManagerInitializationContext;
 import org.apache.nifi.controller.repository.WriteAheadFlowFileRepository;
 import org.apache.nifi.controller.repository.claim.ContentClaim;
 import org.apache.nifi.controller.repository.claim.ResourceClaimManager;
@@ -69,7 +67,7 @@ final class Judge {
         flowFiles = new WriteAheadFlowFileRepository(properties);
         flowFiles.initialize(claims);
         swap = new FileSystemSwapManager(properties);
-        swap.initialize(swapContext());
+        swap.initialize(new SwapContext(flowFiles, claims));
         flowFiles.loadFlowFiles(held::keySet);
     }
 
@@ -127,25 +125,6 @@ final class Judge {
             return "unreadable: " + error.getClass().getSimpleName();
         }
         return HexFormat.of().formatHex(digest.digest());
-    }
-
-    private SwapManagerInitializationContext swapContext() {
-        return new SwapManagerInitializationContext() {
-            @Override
-            public FlowFileRepository getFlowFileRepository() {
-                return flowFiles;
-            }
-
-            @Override
-            public ResourceClaimManager getResourceClaimManager() {
-                return claims;
-            }
-
-            @Override
-            public EventReporter getEventReporter() {
-                return EventReporter.NO_OP;
-            }
-        };
     }
 
     private static FlowFileQueue queueOf(final String identifier, final List<FlowFileRecord> queued) {

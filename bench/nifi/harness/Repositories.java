@@ -14,12 +14,10 @@ import org.apache.nifi.controller.FileSystemSwapManager;
 import org.apache.nifi.controller.queue.FlowFileQueue;
 import org.apache.nifi.controller.repository.FileSystemRepository;
 import org.apache.nifi.controller.repository.FlowFileRecord;
-import org.apache.nifi.controller.repository.FlowFileRepository;
 import org.apache.nifi.controller.repository.QueueProvider;
 import org.apache.nifi.controller.repository.RepositoryRecord;
 import org.apache.nifi.controller.repository.StandardContentRepositoryContext;
 import org.apache.nifi.controller.repository.StandardRepositoryRecord;
-import org.apache.nifi.controller.repository.SwapManagerInitializationContext;
 import org.apache.nifi.controller.repository.WriteAheadFlowFileRepository;
 import org.apache.nifi.controller.repository.claim.ContentClaim;
 import org.apache.nifi.controller.repository.claim.ResourceClaimManager;
@@ -72,7 +70,7 @@ final class Repositories {
         flowFiles = new WriteAheadFlowFileRepository(properties);
         flowFiles.initialize(claims);
         swap = new FileSystemSwapManager(properties);
-        swap.initialize(swapContext());
+        swap.initialize(new SwapContext(flowFiles, claims));
         final QueueProvider queues = () -> Collections.singletonList(queue);
         flowFiles.loadFlowFiles(queues);
         openNanos = System.nanoTime() - begin;
@@ -98,25 +96,6 @@ final class Repositories {
     void close() throws IOException {
         flowFiles.close();
         content.shutdown();
-    }
-
-    private SwapManagerInitializationContext swapContext() {
-        return new SwapManagerInitializationContext() {
-            @Override
-            public FlowFileRepository getFlowFileRepository() {
-                return flowFiles;
-            }
-
-            @Override
-            public ResourceClaimManager getResourceClaimManager() {
-                return claims;
-            }
-
-            @Override
-            public EventReporter getEventReporter() {
-                return EventReporter.NO_OP;
-            }
-        };
     }
 
     /** A queue that is a list: the repositories ask a queue for its identifier, and recovery puts FlowFiles into it. */

@@ -20,12 +20,10 @@ import org.apache.nifi.controller.FileSystemSwapManager;
 import org.apache.nifi.controller.queue.FlowFileQueue;
 import org.apache.nifi.controller.repository.FileSystemRepository;
 import org.apache.nifi.controller.repository.FlowFileRecord;
-import org.apache.nifi.controller.repository.FlowFileRepository;
 import org.apache.nifi.controller.repository.RepositoryRecord;
 import org.apache.nifi.controller.repository.StandardContentRepositoryContext;
 import org.apache.nifi.controller.repository.StandardFlowFileRecord;
 import org.apache.nifi.controller.repository.StandardRepositoryRecord;
-import org.apache.nifi.controller.repository.SwapManagerInitializationContext;
 import org.apache.nifi.controller.repository.WriteAheadFlowFileRepository;
 import org.apache.nifi.controller.repository.claim.ContentClaim;
 import org.apache.nifi.controller.repository.claim.ResourceClaim;
@@ -101,7 +99,7 @@ final class Sample {
         flowFiles = new WriteAheadFlowFileRepository(properties);
         flowFiles.initialize(claims);
         swap = new FileSystemSwapManager(properties);
-        swap.initialize(swapContext());
+        swap.initialize(new SwapContext(flowFiles, claims));
         flowFiles.loadFlowFiles(() -> queues);
     }
 
@@ -337,25 +335,6 @@ final class Sample {
         return Stream.of(queue.getIdentifier(), where, flowFile.getId(), flowFile.getAttribute("uuid"), file, start,
                 flowFile.getSize(), flowFile.getAttributes().size(), flowFile.getLastQueueDate())
             .map(String::valueOf).collect(java.util.stream.Collectors.joining("\t", "", "\n"));
-    }
-
-    private SwapManagerInitializationContext swapContext() {
-        return new SwapManagerInitializationContext() {
-            @Override
-            public FlowFileRepository getFlowFileRepository() {
-                return flowFiles;
-            }
-
-            @Override
-            public ResourceClaimManager getResourceClaimManager() {
-                return claims;
-            }
-
-            @Override
-            public EventReporter getEventReporter() {
-                return EventReporter.NO_OP;
-            }
-        };
     }
 
     /** The repositories ask a queue for its identifier only, but those that recover put FlowFiles into it. */
