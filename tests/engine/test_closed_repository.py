@@ -9,6 +9,7 @@ import pytest
 
 import ullage
 from tests.engine.test_backup import files_below
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.files import OsFiles
 from ullage.engine.heldfiles import HeldFiles
 from ullage.errors import NotRestored
@@ -82,3 +83,18 @@ def test_a_file_that_is_made_while_the_repository_closes_is_closed_too(tmp_path:
         with pytest.raises(NotRestored):
             step()
     assert [each.name for each in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_put_that_is_durable_when_the_repository_closes_is_told_as_that(tmp_path: Path) -> None:
+    """Its caller would put it again after an error."""
+    repository = ullage.open(tmp_path / "r", create=True, maintain=False)
+    assert isinstance(repository, EmbeddedRepository)
+    handles = repository.handles
+    first = handles.put(b"first")  # and no commit but that of its own is needed for the next one
+    repository.hear_commits(lambda _seconds: repository.close())
+
+    second = handles.put(b"second")
+
+    with ullage.open(tmp_path / "r", maintain=False) as owner:
+        assert {each.id for each in owner.handles.all()} == {first, second}
+        assert owner.handles.get(second) == b"second"
