@@ -200,10 +200,15 @@ class Compactor:
             self._heavy_lock.release()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nothing at all is given back while this lasts; runs that are under way end first."""
-        with self._heavy_lock, self._reclamation.held():
+    def held(self, keeper: str) -> Iterator[None]:
+        """Nothing at all is given back while this lasts, for the reason given; runs that are under way end first."""
+        with self._heavy_lock, self._reclamation.held(keeper):
             yield
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is under way, by itself or asked for."""
+        return not self._reclamation.keeper and (self._heavy_lock.locked() or self._reclamation.is_busy)
 
     def _permitted(self, ticket: RunTicket) -> frozenset[Action]:
         """What only compaction does, deleting and truncating having tasks and settings of their own."""

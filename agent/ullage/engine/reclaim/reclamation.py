@@ -57,6 +57,8 @@ class Reclaimer:
         self._tell = on_report
         self._run_lock = threading.Lock()
         self._is_derived = False
+        self.keeper = ""
+        """What keeps all runs from beginning; empty: nothing does."""
         self._surveyor = Surveyor(parts.ledger, tombstones_in)
         self.orphans = Orphans(parts)
 
@@ -178,10 +180,21 @@ class Reclaimer:
         return self.adopt_orphans() if self.orphans.is_adoption_due else 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved."""
+    def held(self, keeper: str) -> Iterator[None]:
+        """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved. `keeper` says
+        why, to who asks.
+        """
         with self._run_lock:
-            yield
+            self.keeper = keeper
+            try:
+                yield
+            finally:
+                self.keeper = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is under way that moves no bytes."""
+        return self._run_lock.locked() and not self.keeper
 
     def relieve(self) -> bool:
         """A writer waits for room: clean and truncate now, unless a run is under way already; whether none was."""

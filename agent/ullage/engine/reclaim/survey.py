@@ -106,6 +106,16 @@ class ContainerFigures(NamedTuple):
         return max(0, self.disk_bytes - self.live_bytes)
 
 
+class Tombstones(NamedTuple):
+    """Bytes of base claims in a file that deleted handles alone keep, and when the first content of these was let go
+    by its last handle, and the last.
+    """
+
+    bytes: int
+    first_millis: int
+    last_millis: int
+
+
 class SpaceSurvey(NamedTuple):
     """A moment's figures of all containers, and of the `resources` that plans are about: those that `may_give`, and all
     in a container that is to be emptied. Of orphans those of the last look, since finding them reads directories.
@@ -114,8 +124,8 @@ class SpaceSurvey(NamedTuple):
     millis: int
     resources: tuple[ResourceFigures, ...]
     containers: tuple[ContainerFigures, ...]
-    tombstoned: Mapping[int, tuple[int, int]] = {}
-    """Of each file that deleted handles keep bytes of: how many, and when the last of them was deleted."""
+    tombstoned: Mapping[int, Tombstones] = {}
+    """What deleted handles keep, by file."""
 
     @property
     def evacuated(self) -> frozenset[str]:
