@@ -88,12 +88,10 @@ class GoalKeeper:
         self,
         parts: ReclamationParts,
         log: FlowFileRepository,
-        survey: Callable[[], SpaceSurvey],
         held_back: Callable[[Iterable[ResourceFigures]], Collection[int]],
     ) -> None:
         self._parts = parts
         self._log = log
-        self._survey = survey
         self._held_back = held_back
         self._lock = threading.Lock()
         self._since: dict[int, _Since] = {}
@@ -106,9 +104,8 @@ class GoalKeeper:
         self.figures: GoalFigures | None = None
         """As of the last look; None before it, and where there is no goal."""
 
-    def look(self, spec: ContentRepositorySpec) -> GoalDecision:
+    def look(self, spec: ContentRepositorySpec, survey: SpaceSurvey) -> GoalDecision:
         """What is to be done now. Rates are measured between looks that are at least half a minute apart."""
-        survey = self._survey()
         with self._lock:
             if not spec.compaction.goal.is_set:
                 self.figures = None
