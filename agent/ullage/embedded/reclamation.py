@@ -96,6 +96,8 @@ class EmbeddedReclamation(Reclamation):
         for figures in self._engine.reclamation.figures() if held else ():
             if figures.resource in held:
                 leased[figures.container] += figures.allocated_bytes
+        for container in found.containers:
+            leased[container.name] += container.held_bytes
         usages = [documents.container_usage(figures, leased[figures.name]) for figures in found.containers]
         return Survey(millis=found.millis, containers=usages)
 

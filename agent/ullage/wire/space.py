@@ -381,6 +381,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     freed_bytes: int
 
+    held_bytes: int
+    """What comes back as soon as readers close files that were rewritten or deleted while they had them open."""
+
     copied_bytes: int
 
     read_bytes: int

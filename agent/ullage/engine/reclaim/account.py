@@ -87,6 +87,9 @@ class SpaceAccount:
             for share in shares_of(figures, self._dead(figures), grounds):
                 if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING):
                     yield share
+        for kept in self._parts.passed.kept():
+            why = f"unlinked, and open in the hands of {', '.join(kept.holders[:3])}"
+            yield Share(kept.container, SpaceUse.LEASE, 1, kept.bytes, why, action=Action.DELETE)
         for name, (files, count) in self._reclaimer.orphans.figures.items():
             yield Share(name, SpaceUse.ORPHAN, files, count)
 

@@ -5,12 +5,14 @@ note is a shortcut: after a restart, or whenever it was lost, a survey derives t
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from ullage.contract import ContentRepositorySpec, PermissionFor
 from ullage.engine.byteranges import ByteRange
 from ullage.engine.model import Action, ResourceClaim
+from ullage.engine.passed import PassedFiles
 from ullage.engine.reclaim.execute import Executor, ReclamationParts
 from ullage.engine.reclaim.orphans import Orphans
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
@@ -63,6 +65,11 @@ class Reclaimer:
         self.orphans = Orphans(parts)
 
     @property
+    def passed(self) -> PassedFiles:
+        """Files of which clients have descriptors."""
+        return self._parts.passed
+
+    @property
     def permission(self) -> PermissionFor:
         """What says whether a run may begin (`permission.py`)."""
         return self._permission
@@ -79,12 +86,22 @@ class Reclaimer:
         """What the disk holds now, and the orphans of the last look; forgotten pins hold nothing any more."""
         self._parts.forgotten.give_back()
         content = self._parts.content
-        return self._surveyor.survey(
+        found = self._surveyor.survey(
             content.containers.values(),
             self._parts.clock.now_millis(),
             content.open_lengths(),
             self.orphans.figures,
         )
+        kept = Counter[str]()
+        for each in self._parts.passed.kept():
+            kept[each.container] += each.bytes
+        if not kept:
+            return found
+        containers = tuple(
+            each._replace(disk_bytes=each.disk_bytes + kept[each.name], held_bytes=kept[each.name])
+            for each in found.containers
+        )
+        return found._replace(containers=containers)
 
     def figures(self, indexes: Iterable[int] | None = None) -> Iterator[ResourceFigures]:
         """The figures of every resource claim, or of these, each of its own moment: one step each."""

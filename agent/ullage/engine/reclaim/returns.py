@@ -346,6 +346,8 @@ class Forecast:
         return _Answer(GivenBack.NOT_BY_ITSELF, helps=helps)
 
     def _held(self, share: Share) -> _Answer:
+        if share.action == Action.DELETE:  # it is gone but for them: no run is needed any more
+            return _Answer(GivenBack.HOLDER_LETS_GO, self._now, helps=HELPS[share.use])
         return _Answer(GivenBack.HOLDER_LETS_GO, self._freed(share.container, self._now), helps=HELPS[share.use])
 
     def _orphan(self, share: Share) -> _Answer:

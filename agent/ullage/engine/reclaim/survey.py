@@ -81,7 +81,8 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
 class ContainerFigures(NamedTuple):
     """One container's totals, in bytes. `disk` is blocks of content that is neither archived nor only kept
     for an undelete: live and dead. What tombstones keep (`tombstone_bytes`) stands apart, as the archive does.
-    `records` are all resource claims that name it: one that `evacuates` may be taken away when there are none.
+    `records` are all resource claims that name it: one that `evacuates` may be taken away when there are none. `held`
+    are files that are gone from their directories and that somebody has open: `disk` too.
     """
 
     name: str
@@ -100,6 +101,7 @@ class ContainerFigures(NamedTuple):
     orphans: int = 0
     orphan_bytes: int = 0
     condition: VolumeCondition = HERE
+    held_bytes: int = 0
 
     @property
     def dead_bytes(self) -> int:
