@@ -180,8 +180,9 @@ class FileHolds(NamedTuple):
         """
         if action == Action.ARCHIVE or not self:
             return False
-        found = {birth.claim.index: birth.last_death for birth in births(ledger, entry)}
-        indexes = {entry.claim.index, *found}
+        # Also of one that was moved away itself: with its record its address would go, and what the output knows of it.
+        found = {each.claim.index: each.last_death for each in (entry, *births(ledger, entry))}
+        indexes = found.keys()
         if self.aside and any(map(self.aside.may_mean, indexes)):
             return True
         if action in (Action.TRUNCATE, Action.PUNCH) and not self.passed.union(self.resources).isdisjoint(indexes):

@@ -5,7 +5,7 @@ says of them, to the block.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ullage.contract import Calendar, CompactionTrigger, ContentRepositorySpec
@@ -199,7 +199,8 @@ class SpaceAccount:
         due += plan_truncation(survey, spec).steps
         if settings.enabled and CompactionTrigger.PERIODIC in settings.triggers:
             asked = guarded.steps if goal is None else _asked_by(goal, possible, survey)
-            due += (step for step in asked if step.action in HEAVY)
+            heavy = [step for step in asked if step.action in HEAVY]
+            due += [*heavy, *self._punched_when_cut(spec, {step.resource for step in heavy})]
             why = _why_not_due(guarded, goal)
         return Grounds(
             survey.millis,
@@ -224,6 +225,13 @@ class SpaceAccount:
             self._compactor.is_busy,
             self._reclaimer.keeper,
         )
+
+    def _punched_when_cut(self, spec: ContentRepositorySpec, others: Collection[int]) -> list[ReclamationStep]:
+        """Holes in files whose tails a plan of all actions cuts first: compaction by itself cuts none."""
+        if not spec.compaction.punch.enabled:
+            return []
+        punches = self._compactor.plan(keeps_guards=True, actions=frozenset({Action.PUNCH})).steps
+        return [step for step in punches if step.resource not in others]
 
     def _refusals(self, millis: int, spec: ContentRepositorySpec) -> dict[Action, Obstacle]:
         calendar = Calendar(spec.maintenance)

@@ -51,11 +51,14 @@ SET_ASIDE = Obstacle("a record that was set aside may point at it")
 
 
 class Worth(NamedTuple):
-    """What plans would give back of one file, and by which action: the last one, and the first if that is another."""
+    """What plans would give back of one file, and by which action; if that is two, `first_bytes` of them by the one
+    that moves least.
+    """
 
     action: Action
     bytes: int
-    sooner: Action = Action.NONE
+    first: Action = Action.NONE
+    first_bytes: int = 0
 
 
 class Deleted(NamedTuple):
@@ -123,11 +126,11 @@ def worth_of(steps: Iterable[ReclamationStep]) -> dict[int, Worth]:
     found: dict[int, Worth] = {}
     for step in steps:
         before = found.get(step.resource)
-        if before is None:
-            found[step.resource] = Worth(step.action, step.frees_bytes)
+        if before is None or before.action == step.action:
+            found[step.resource] = Worth(step.action, step.frees_bytes + (before.bytes if before else 0))
         else:
-            first = Action.NONE if before.action == step.action else before.action
-            found[step.resource] = Worth(step.action, step.frees_bytes + before.bytes, first)
+            both = before.bytes + step.frees_bytes
+            found[step.resource] = Worth(step.action, both, before.action, before.bytes)
     return found
 
 
@@ -235,10 +238,15 @@ def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[_D
         due = possible = Worth(possible.action, count)
     now = min(count, due.bytes)
     asked = max(0, min(count, possible.bytes) - now)
-    if due.action in grounds.refusals:
-        yield _DeadPart(SpaceUse.WINDOW, now, grounds.refusals[due.action], due.action, sooner=due.sooner)
-    else:
-        yield _DeadPart(SpaceUse.DUE, now, _next(figures, due, grounds), due.action, sooner=due.sooner)
+    first = min(now, due.first_bytes)
+    for part in (
+        _DeadPart(SpaceUse.DUE, first, action=due.first, sooner=due.action),
+        _DeadPart(SpaceUse.DUE, now - first, action=due.action, sooner=due.first),
+    ):
+        if part.action in grounds.refusals:
+            yield part._replace(use=SpaceUse.WINDOW, obstacle=grounds.refusals[part.action])
+        else:
+            yield part._replace(obstacle=_next(figures, part.action, grounds))
     unasked = grounds.unasked(figures.container, possible.action)
     if possible.action in grounds.refusals:
         yield _DeadPart(SpaceUse.WINDOW, asked, grounds.refusals[possible.action], possible.action, unasked)
@@ -247,11 +255,11 @@ def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[_D
     yield _DeadPart(SpaceUse.THRESHOLD, count - now - asked, NOT_WORTH_IT)
 
 
-def _next(figures: ResourceFigures, due: Worth, grounds: Grounds) -> Obstacle:
+def _next(figures: ResourceFigures, action: Action, grounds: Grounds) -> Obstacle:
     """Who gives back what is due."""
-    if due.action == Action.ARCHIVE:
+    if action == Action.ARCHIVE:
         return Obstacle("the next cleaning archives it")
-    if due.action in (Action.PUNCH, Action.REWRITE) and figures.resource in grounds.deadlines:
+    if action in (Action.PUNCH, Action.REWRITE) and figures.resource in grounds.deadlines:
         return Obstacle("spec.compaction.goal", grounds.deadlines[figures.resource])
     return Obstacle("the next run")
 

@@ -19,8 +19,8 @@ class UntakenStep(NamedTuple):
 class ReclamationReport:
     """What an execution did, bytes counted in blocks of the disk.
 
-    `held_bytes` come back when readers close files that are gone. `skipped` steps were overtaken by events; a later plan
-    sees them anew. `left` are those that were refused or could not be done; `emergency` counts the steps that ran
+    `held_bytes` come back when readers close files that are gone. `skipped` steps were overtaken by events; a later
+    plan sees them anew. `left` are those that were refused or could not be done; `emergency` counts the steps that ran
     without a ticket, because a container was nearly full.
     `problems` names files that were not there to be changed, or did not read back: `check` reports them too.
     """

@@ -275,8 +275,8 @@ class Forecast:
         span = self._span(share.action, now)
         if share.action == Action.REWRITE:
             span = span._replace(latest=self._copied(span.latest))
-        if share.sooner != Action.NONE:  # what is cut first leaves less, which may then not be worth the rest
-            span = _Span(self._soonest_of((share.action, share.sooner), self._now))
+        if share.sooner != Action.NONE:
+            span = self._shared(share, span)
         if share.use == SpaceUse.WINDOW:
             opens = self._opening(share.action, self._now)
             earliest = span.earliest if share.sooner != Action.NONE else opens
@@ -286,6 +286,14 @@ class Forecast:
             latest = share.until_millis if helps == "" else 0  # the goal takes it when it has to
             return _Answer(GivenBack.NEXT_RUN, span.earliest, latest, helps)
         return _Answer(GivenBack.NEXT_RUN, *span, helps)
+
+    def _shared(self, share: Share, alone: _Span) -> _Span:
+        """Of a file that is cut and also punched or rewritten: whichever comes first. What a cut leaves may then not be
+        worth the rest; while a rewrite goes on nobody cuts.
+        """
+        other = self._soonest(share.sooner, self._now)
+        is_certain = share.action == Action.TRUNCATE and 0 < alone.latest <= (other or alone.latest)
+        return _Span(min(filter(None, (alone.earliest, other)), default=0), alone.latest if is_certain else 0)
 
     def _out_of_hours(self, action: Action) -> str:
         if self._grounds.spec.maintenance.paused:
