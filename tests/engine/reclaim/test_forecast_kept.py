@@ -189,7 +189,7 @@ def test_deleted_handles_come_after_their_retention_and_then_the_archive(
     may come back by itself.
     """
     archive = {"enabled": has_archive, "max_retention_period": Duration(2 * HOUR)}
-    retention = {"deleted_retention": Duration(3 * HOUR)}
+    retention = {"deleted_retention": Duration(4 * HOUR)}
     world = World(workshop, seed, archive=archive, compaction={**REWRITES, **retention})
     world.settle()
     count = 5 if manner == "beside what stays" else 4
@@ -197,7 +197,7 @@ def test_deleted_handles_come_after_their_retention_and_then_the_archive(
     world.repository.content.retire_idle()
     for handle in handles[:4]:
         if manner == "one after the other":
-            world.pass_time(world.now + 40 * MINUTE)
+            world.pass_time(world.now + 30 * MINUTE)
         world.repository.handles.delete(handle)
     world.settle()
 

@@ -17,7 +17,7 @@ from ullage.engine.ledger.placement import leased_by
 from ullage.engine.model import Action
 from ullage.engine.reclaim.accounting import (
     Dead,
-    Deleted,
+    DeletedBytes,
     Grounds,
     Obstacle,
     Share,
@@ -206,7 +206,7 @@ class SpaceAccount:
             survey.millis,
             spec,
             {
-                index: Deleted(count, *(millis + settings.deleted_retention for millis in deleted))
+                index: DeletedBytes(count, *(millis + settings.deleted_retention for millis in deleted))
                 for index, (count, *deleted) in survey.tombstoned.items()
             },
             self._leases(survey),

@@ -61,7 +61,7 @@ class Worth(NamedTuple):
     first_bytes: int = 0
 
 
-class Deleted(NamedTuple):
+class DeletedBytes(NamedTuple):
     """What deleted handles keep of a file, and until when the first and the last of them do."""
 
     bytes: int
@@ -69,7 +69,7 @@ class Deleted(NamedTuple):
     last_millis: int
 
 
-NOBODY = Deleted(0, 0, 0)
+NOBODY = DeletedBytes(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Grounds:
 
     millis: int
     spec: ContentRepositorySpec
-    tombstones: Mapping[int, Deleted] = field(default_factory=dict)
+    tombstones: Mapping[int, DeletedBytes] = field(default_factory=dict)
     leases: Mapping[int, Obstacle] = field(default_factory=dict)
     aside: Collection[int] = ()
     due: Mapping[int, Worth] = field(default_factory=dict)
@@ -192,7 +192,7 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
         yield share(*part)
 
 
-def _is_let_go_whole(figures: ResourceFigures, deleted: Deleted, rest: int, grounds: Grounds) -> bool:
+def _is_let_go_whole(figures: ResourceFigures, deleted: DeletedBytes, rest: int, grounds: Grounds) -> bool:
     """Whether all that is left of a file dies at one moment, and nothing makes a run change it before or keeps it."""
     index = figures.resource
     is_kept = not figures.is_proved or index in grounds.leases or index in grounds.aside or figures.has_intent
