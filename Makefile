@@ -1,7 +1,7 @@
 # `make` alone says what there is.
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full goal-full nifi-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
+.PHONY: help generate run test check proof-full crash-full kill-full stress-full calls-full spark-full validity-full crash-mutants crash-tries rot-full goal-full forecast-full nifi-full fuzz-full lint format types imports unit bench bench-peers bench-check bench-scale soak programs cluster cluster-down cluster-full e2e scenario-full dist release release-check push lock clean
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -91,8 +91,11 @@ spark-full: $(STAMP) ## A node stopped, killed, replaced or slow in each phase o
 validity-full: $(STAMP) ## Every wild value in every field of every call; MINUTES=40 with one SEED, a failing seed replays
 	@ULLAGE_SEED=$(SEED) ULLAGE_VALIDITY_MINUTES=$(MINUTES) tools/stage "validity, seed $(SEED)" $(BIN)/python -m pytest -rP --timeout 14400 tests/validity
 
-goal-full: $(STAMP) ## A goal of compaction under four loads, a simulated day each, looked at each minute: half an hour
-	@ULLAGE_GOAL_FULL=1 tools/stage goal $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/engine/reclaim/test_goal_held.py
+goal-full: $(STAMP) ## Goals of compaction under four loads, a simulated day each, looked at each minute: MINUTES=40 with one SEED, goes on where it was; with DISK=DIR instead on that disk and the real clock
+	@ULLAGE_SEED=$(SEED) ULLAGE_GOAL_MINUTES=$(MINUTES) tools/stage "goal, seed $(SEED)" $(BIN)/python -m tests.engine.reclaim.goalfull $(if $(DISK),--disk $(DISK))
+
+forecast-full: $(STAMP) ## Twenty worlds for each kind of dead byte: it came back within the times that were told; a quarter of an hour
+	@ULLAGE_FORECAST_FULL=1 tools/stage forecasts $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/engine/reclaim/test_forecast_kept.py
 
 rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour
 	@ULLAGE_ROT_SAMPLE=1 ULLAGE_SALVAGE_ROUNDS=100 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot

@@ -176,7 +176,8 @@ def _aims(node: Agent) -> None:
                     session.transfer(session.write(session.create(), bytes(100_000)), f"goal{number % 2}")
                 session.commit()
             repository.queues.drop("goal0")
-            repository.reclamation.reclaim(operations=["Truncate"])
+            repository.engine.content.retire_idle()
+            repository.engine.reclamation.plan_truncation()  # which seals what was closed
         repository.reclamation.plan(respects_guards=True)
         node.says("GoalMissed", reason)
     node.more = {}

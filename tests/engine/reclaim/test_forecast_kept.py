@@ -31,9 +31,9 @@ from ullage.engine.reclaim.returns import ExpectedReturn, TaskTime
 from ullage.enums import GivenBack, SpaceUse
 
 KB, MB, MINUTE, HOUR = 1 << 10, 1 << 20, 60_000, 3_600_000
-FULL: Final = bool(os.environ.get("ULLAGE_GOAL_FULL"))
+FULL: Final = bool(os.environ.get("ULLAGE_FORECAST_FULL"))
 SEEDS: Final = range(20 if FULL else 1)
-"""With `make goal-full` twenty worlds of each kind."""
+"""With `make forecast-full` twenty worlds of each kind."""
 
 REWRITES: Final = {**LOOSE["compaction"], "bytes_per_second": Quantity(4 * MB)}
 RARELY: Final = Duration(10 * MINUTE)
