@@ -37,6 +37,9 @@ def test_the_demo_proves_what_it_says(tree: Path, tmp_path: Path) -> None:
     assert before["totals"]["live_bytes"] == after["totals"]["live_bytes"]
     assert before["allocated_bytes"] - after["allocated_bytes"] >= 4 << 20
     assert outcome["verified"] >= outcome["acknowledged"] >= 100
+    assert outcome["goal"]["before"] >= outcome["goal"]["after"]
+    assert outcome["goal"]["after"] <= 1.1
+    assert outcome["goal"]["will_miss"] is None
     assert not folder.exists()
 
 

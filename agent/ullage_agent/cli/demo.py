@@ -45,6 +45,9 @@ ROUTED_AT_ONCE = 1_000
 CLONED, SPLIT, MERGED = 20, 20, 40
 """FlowFiles that are cloned, split and merged."""
 
+GOAL = 1.1
+"""Of disk/live: what compaction by itself is to hold."""
+
 WRITER_FILES_MAX = 40
 """Files in one transaction of the process that gets killed."""
 
@@ -74,6 +77,7 @@ class Outcome:
     dropped: int = 0
     freed_bytes: int = 0
     surveys: dict[str, Any] = field(default_factory=dict)
+    goal: dict[str, Any] = field(default_factory=dict)
     kills: int = 0
     acknowledged: int = 0
     unacknowledged: int = 0
@@ -153,10 +157,12 @@ class _Demo:
             self._show_space(repository, "truncated")
             self._rewrite(repository)
             self._show_space(repository, "rewritten")
-        self._step(5, f"Kill a writing process, {kills} times")
+            self._step(5, f"Hold a goal: disk/live at most {GOAL:g}")
+            self._hold(repository)
+        self._step(6, f"Kill a writing process, {kills} times")
         for number in range(kills):
             self._kill(number)
-        self._step(6, "Check, and read everything back")
+        self._step(7, "Check, and read everything back")
         with opened_here(self._config) as repository:
             self._check(repository)
             self._read_back(repository)
@@ -193,7 +199,8 @@ class _Demo:
         """
         container = {"name": CONTAINER, "subPath": CONTAINER, "capacity": max(CAPACITY_MIN_BYTES, 2 * total_bytes)}
         storage = {"hostPath": {"path": str(self._folder / "repository")}, "containers": [container]}
-        spec = {"storage": storage, "archive": {"enabled": False}, **service_sections()}
+        limits = {"minUsedPercentage": 0, "minReclaim": 0, "maxLiveFraction": 0.99, "goal": {"diskToLive": GOAL}}
+        spec = {"storage": storage, "archive": {"enabled": False}, "compaction": limits, **service_sections()}
         kind = {"apiVersion": "ullage.dev/v1alpha1", "kind": "ContentRepository"}
         document = {**kind, "metadata": {"name": "demo"}, "spec": spec}
         self._config.write_text(json.dumps(document, indent=2), encoding="utf-8")  # JSON is YAML
@@ -299,6 +306,33 @@ class _Demo:
             f"rewrote {report.done['rewrite']:,} resource claims, whose dead bytes lay between live ones: "
             f"{size(report.freed_bytes)} for {size(report.copied_bytes)} copied"
         )
+
+    def _hold(self, repository: Repository) -> None:
+        """More dies, here and there; then the runs that a goal begins by itself while somebody serves."""
+        with repository.session() as session:
+            for queue in (OTHER, "source"):
+                found = session.get_many(queue, ROUTED_AT_ONCE)
+                session.transfer(found[1::2], queue)
+                session.remove(found[::2])
+                for flow_file in found[::2]:
+                    del self._expected[flow_file.id]
+            session.commit()
+        repository.reclamation.clean()
+        before = survey_document(repository.reclamation.survey().containers)["totals"]["disk_to_live"]
+        report = run_to_the_end(repository, respects_guards=True, bytes_per_second=0).report
+        assert report is not None
+        after = survey_document(repository.reclamation.survey().containers)["totals"]["disk_to_live"]
+        repository.reclamation.plan(respects_guards=True)  # which looks once more
+        goal = repository.reclamation.goal()
+        self._outcome.goal = {"before": before, "after": after, "will_miss": goal.will_miss}
+        self._tell(
+            f"half of two queues was removed, disk/live {before or 0:.2f}; the goal had {report.done['rewrite']:,} "
+            f"resource claims rewritten, {size(report.copied_bytes)} copied: {after or 0:.2f}"
+        )
+        if goal.will_miss is not None or (after or 0) > GOAL:
+            self._outcome.problems.append(f"the goal is not held: {goal.reason or after}; what helps: {goal.helps}")
+        else:
+            self._tell("the goal is held, and no miss is foreseen")
 
     def _run(self, repository: Repository, **asked: Any) -> RunReport:
         report = run_to_the_end(repository, **asked).report
