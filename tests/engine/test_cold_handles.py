@@ -424,6 +424,27 @@ def test_a_backup_has_the_runs_of_handles(workshop: Workshop, tmp_path: Path) ->
         assert again.check(deep=True).problems == ()
 
 
+def test_a_backup_names_what_of_a_run_cannot_be_read(workshop: Workshop, tmp_path: Path) -> None:
+    """One that had the run before keeps it as it was, and lacks nothing."""
+    repository = workshop.make()
+    ids = put(repository, 0)
+    cool(repository)
+    assert not repository.backup(str(tmp_path / "older")).lost
+    damage(workshop)
+    workshop.expects_problems = True
+    assert not repository.backup(str(tmp_path / "older")).lost
+    report = repository.backup(str(tmp_path / "newer"))
+    assert [(each.path, "handles are in a run" in each.reason) for each in report.lost] == [
+        (str(run_files(workshop)[0]), True)
+    ]
+    assert report.damaged_files == 1
+    for name, is_whole in (("older", True), ("newer", False)):
+        Engine.restore_backup(str(tmp_path / name), spec_at(tmp_path / "of" / name))
+        with Engine.open(spec_at(tmp_path / "of" / name), clock=workshop.clock) as again:
+            there = {record.id for record in again.ledger.everything()}
+            assert there == set(ids) if is_whole else set() < there < set(ids)
+
+
 @pytest.mark.parametrize("lost", ["nothing", "block", "head", "list"])
 def test_a_salvage_brings_handles_of_runs_back(workshop: Workshop, tmp_path: Path, lost: str) -> None:
     """As far as their blocks prove themselves; what may have been deleted is held."""

@@ -16,6 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -45,6 +46,7 @@ from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.store import FileContentStore
 from ullage.engine.documents import (
     unavailable_content,
+    unavailable_run,
     unavailable_swap_file,
 )
 from ullage.engine.files import PARTIAL_SUFFIX
@@ -191,6 +193,7 @@ class Backup:
             place.publish(encode_manifest(manifest), listed_by(manifest))
         # After the commit point: what the last backup alone had was still its own until then.
         remove_unneeded(place, manifest)
+        runs = self._damaged_runs(named, copied)
         kept_damages = self._named_kept(sources, had, {claim.index for claim in named.claims if claim.unproved})
         return BackupReport(
             last_id=header.last_id,
@@ -200,10 +203,20 @@ class Backup:
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
             kept_bytes=sum(file.length for file in kept),
-            lost=(*self._named(damages.lost), *self._named_swaps(swaps.unreadable), *damages.beside[:LISTED_MAX]),
+            lost=(
+                *self._named(damages.lost),
+                *self._named_swaps(swaps.unreadable),
+                *damages.beside[:LISTED_MAX],
+                *runs,
+            ),
             saved=(*self._named(damages.saved), *kept_damages, *self._named_swaps(swaps.saved)),
             damaged_files=sum(
-                (damages.files, len({each.path for each in kept_damages}), len(swaps.unreadable), len(swaps.saved))
+                (
+                    damages.files,
+                    len({each.path for each in (*kept_damages, *runs)}),
+                    len(swaps.unreadable),
+                    len(swaps.saved),
+                )
             ),
         )
 
@@ -309,6 +322,16 @@ class Backup:
                 self._spaces.path(run),
                 BackupFile(path=kept_as, length=run.length, crc=0, name=run_name(run.number), directory=directory),
             )
+
+    def _damaged_runs(self, named: "_Named", copied: list[BackupFile]) -> list[UnavailableContent]:
+        """What of the runs that were copied just now cannot be read: the copy is as they are."""
+        new = {(file.directory, file.name) for file in copied}
+        runs = [run for run in named.runs if (RUNS_DIRECTORIES[run.space], run_name(run.number)) in new]
+        found = ((run, damage) for run in runs for damage in self._spaces.damages_in(run))
+        return [
+            unavailable_run(self._spaces.path(run), run_name(run.number), run.length, damage)
+            for run, damage in islice(found, LISTED_MAX)
+        ]
 
     def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
         """Each file to have in the backup, with where it is now."""
