@@ -16,7 +16,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
-from itertools import islice
 from typing import Final
 
 import msgspec
@@ -24,7 +23,7 @@ from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
 from ullage.engine.backupcontent import ContentGatherer
-from ullage.engine.backupcopies import Copier, holds, put_file
+from ullage.engine.backupcopies import Copier, CopyDamages, holds, put_file
 from ullage.engine.backupdirectory import DirectoryPlace, read_pieces
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
@@ -176,6 +175,7 @@ class Backup:
             copier = Copier(self._files, self._gatherer, place, sequence, before, noted)
             copied = copier.copy_all(missing, on_progress)
             damages = copier.damages
+            self._note_damaged_runs(damages, named, copied)
             files = (*copied, *kept)
             manifest = BackupManifest(
                 format=BACKUP_FORMAT,
@@ -193,7 +193,6 @@ class Backup:
             place.publish(encode_manifest(manifest), listed_by(manifest))
         # After the commit point: what the last backup alone had was still its own until then.
         remove_unneeded(place, manifest)
-        runs = self._damaged_runs(named, copied)
         kept_damages = self._named_kept(sources, had, {claim.index for claim in named.claims if claim.unproved})
         return BackupReport(
             last_id=header.last_id,
@@ -203,20 +202,10 @@ class Backup:
             copied_bytes=sum(file.length for file in copied),
             kept_files=len(kept),
             kept_bytes=sum(file.length for file in kept),
-            lost=(
-                *self._named(damages.lost),
-                *self._named_swaps(swaps.unreadable),
-                *damages.beside[:LISTED_MAX],
-                *runs,
-            ),
+            lost=(*self._named(damages.lost), *self._named_swaps(swaps.unreadable), *damages.beside[:LISTED_MAX]),
             saved=(*self._named(damages.saved), *kept_damages, *self._named_swaps(swaps.saved)),
             damaged_files=sum(
-                (
-                    damages.files,
-                    len({each.path for each in (*kept_damages, *runs)}),
-                    len(swaps.unreadable),
-                    len(swaps.saved),
-                )
+                (damages.files, len({each.path for each in kept_damages}), len(swaps.unreadable), len(swaps.saved))
             ),
         )
 
@@ -328,15 +317,14 @@ class Backup:
                 BackupFile(path=kept_as, length=run.length, crc=0, name=run_name(run.number), directory=directory),
             )
 
-    def _damaged_runs(self, named: "_Named", copied: list[BackupFile]) -> list[UnavailableContent]:
+    def _note_damaged_runs(self, damages: CopyDamages, named: "_Named", copied: list[BackupFile]) -> None:
         """What of the runs that were copied just now cannot be read: the copy is as they are."""
         new = {(file.directory, file.name) for file in copied}
-        runs = [run for run in named.runs if (RUNS_DIRECTORIES[run.space], run_name(run.number)) in new]
-        found = ((run, damage) for run in runs for damage in self._spaces.damages_in(run))
-        return [
-            unavailable_run(self._spaces.path(run), run_name(run.number), run.length, damage)
-            for run, damage in islice(found, LISTED_MAX)
-        ]
+        for run in named.runs:
+            name = run_name(run.number)
+            if (RUNS_DIRECTORIES[run.space], name) in new and (found := self._spaces.damages_in(run)):
+                damages.files += 1
+                damages.beside += [unavailable_run(self._spaces.path(run), name, run.length, each) for each in found]
 
     def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
         """Each file to have in the backup, with where it is now."""
