@@ -352,6 +352,29 @@ def test_what_a_damaged_block_keeps_alive_is_not_reclaimed(
     workshop.expects_problems = False
 
 
+@pytest.mark.parametrize("length", [None, 50])
+def test_a_repair_leaves_alone_what_a_damaged_block_may_claim(workshop: Workshop, length: int | None) -> None:
+    """A content file that is gone or cut has its record still: mended, the block's handles are unavailable, no more."""
+    repository = workshop.make()
+    ids = put(repository, 0, 20)
+    cool(repository)
+    workshop.expects_problems = True
+    before = damage(workshop)
+    repository = workshop.restart("clean")
+    (content,) = workshop.path.glob("c*/*/*-*")
+    kept = content.read_bytes()
+    if length is None:
+        content.unlink()
+    else:
+        content.write_bytes(kept[:length])
+    repository.repair.execute(repository.repair.plan(deep=True))
+    repository.checkpoint()
+    run_files(workshop)[0].write_bytes(before)
+    content.write_bytes(kept)
+    workshop.expects_problems = False
+    require(workshop.restart("crash"), ids)
+
+
 def test_a_log_that_changes_what_cannot_be_read_starts(workshop: Workshop) -> None:
     """The change is set aside, and all other changes count."""
     repository = workshop.make(compaction={"deleted_retention": 0})
