@@ -139,12 +139,13 @@ SLIPS = (
         "                self._share(row[0])\n            else:",
         "            else:",
     ),
+    Slip(Path("engine", "ledger", "aside.py"), " or self.is_holding_unread", ""),
 )
 """A deletion that goes while older runs have what it hides; runs that leave the disk before the rename of the snapshot
 that does without them, or after a merge before the one that lists them; a handle that is not found while it becomes an
 object again, or is packed as it was before its last change; one that leaves memory as it was before that, that is in
 memory and in a run, or comes back with a merge; a claim that dies with its neighbour, or with the first of
-those that share it.
+those that share it; what a block that cannot be read may claim is given back.
 """
 
 
