@@ -264,7 +264,9 @@ def test_a_repair_leaves_the_swap_file_of_a_record_that_was_set_aside(workshop: 
     commit = repository.committer.commit
 
     def carelessly(operations: list[Operation], **options: Any) -> int:
-        wild = [msgspec.structs.replace(each, size_bytes=-5) if isinstance(each, SwapOut) else each for each in operations]
+        wild = [
+            msgspec.structs.replace(each, size_bytes=-5) if isinstance(each, SwapOut) else each for each in operations
+        ]
         return commit(wild, **options)
 
     repository.committer.commit = carelessly  # type: ignore[assignment, method-assign]

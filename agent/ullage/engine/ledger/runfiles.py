@@ -68,8 +68,12 @@ class NewRun:
         said = written.rows, written.length, written.crc, *bounds, newest_millis
         return RunFile(self._number, self._files.space, *said, through)
 
+    def give_up(self) -> None:
+        """It was finished, and nobody is going to list it."""
+        self._is_finished = False
+
     def close(self) -> None:
-        """What is not finished is removed, now or with other leftovers."""
+        """What is not finished, or given up, is removed, now or with other leftovers."""
         self._close_file()
         self._files.let_go(self._number, is_kept=self._is_finished)
 
