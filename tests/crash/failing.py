@@ -186,8 +186,14 @@ class Trial:
     def _open(self) -> None:
         was_struck = self.fault.struck is not None
         self._repository = None
-        repository = self._whole(Engine.open(self._spec, self._files, self._clock))
+        repository = Engine.open(self._spec, self._files, self._clock)
         with self._quiet():
+            if self.fault.struck is not None and not repository.ledger.cold.is_whole:
+                # A run of handles was not read: all others are served, it is told of, and the next start has it.
+                assert repository.set_aside.count > 0
+                assert any(records_of(repository).items() <= state.items() for state in self.states)
+                repository.close()
+                repository = Engine.open(self._spec, self._files, self._clock)
             is_in_the_way = is_out_of_reach(repository)
         if any(container.unmade for container in repository.content.containers.values()) and not is_in_the_way:
             assert self.fault.struck is not None, "a container could not be made on a healthy disk"
@@ -205,19 +211,6 @@ class Trial:
                 self._lose_power()
         if not was_struck and self.fault.struck is not None:
             self._require_surfaced()
-
-    def _whole(self, repository: Engine) -> Engine:
-        """A start that could not read a run of handles serves all others, and says so; the next one has them."""
-        if repository.ledger.cold.is_whole:
-            return repository
-        with self._quiet():
-            assert self.fault.struck is not None, "a run of handles cannot be read on a healthy disk"
-            found = records_of(repository)
-            assert any(found.items() <= state.items() for state in self.states), "what was opened was never there"
-            assert repository.set_aside.count > 0, "what cannot be read is not told of"
-            repository.close()
-            self._lose_power()
-            return Engine.open(self._spec, self._files, self._clock)
 
     def _attempt(self, step: Callable[[], None]) -> None:
         """One step; after the fault, look closely, and start anew if the repository stopped."""

@@ -198,8 +198,8 @@ class RunFiles:
 
     def published(self) -> None:
         """It is published: what it does not list leaves the disk."""
-        self._known = self._listed
         self._remove_leftovers()
+        self._known = self._listed  # of what could not be removed now nobody is told: the next one comes to it
 
     def remove_leftovers(self) -> None:
         """Runs that the snapshot of a start does not list: of a checkpoint that did not come to its rename, of merges
