@@ -45,6 +45,7 @@ TESTS = (
     "tests/engine/ledger/test_resident_records.py",
     "tests/engine/ledger/test_residents.py",
     "tests/engine/test_cold_handles.py",
+    "tests/engine/test_damaged_handles.py",
 )
 """Paths that no workload can take, since they begin with files that somebody else has changed; and what costs nobody
 anything that a workload could miss, yet.
