@@ -235,6 +235,11 @@ def _state(found: ServiceStatus) -> Iterator[Sample]:
     yield Sample("transactions_total", found.log.durable_transaction)
     yield Sample("provenance_waiting_events", found.provenance_waiting)
     yield Sample("provenance_waiting_bytes", found.provenance_waiting_bytes)
+    if found.replication is not None:
+        yield Sample("replication_lag_seconds", found.replication.lag_millis / 1000)
+        yield Sample("replication_lag_bytes", found.replication.lag_bytes)
+        yield Sample("replication_failing", found.replication.state in ("failing", "fenced"))
+        yield Sample("replication_shipped_bytes_total", found.replication.shipped_bytes)
     yield Sample("clock_offset_seconds", (found.clock.machine_millis - found.clock.believed_millis) / 1000)
     # None is made while nothing happens: that it is old then is nothing to wake anybody for.
     is_behind = found.log.last_transaction > found.log.snapshot_transaction
