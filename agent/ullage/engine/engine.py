@@ -113,8 +113,7 @@ class Engine:
     and `flow_files` for FlowFiles, `provenance` and `history` for the past, `reclamation`, `compactor` and `account`
     for space, the rest by its own name. `spec` is replaced by `adopt`, `identity` where a container is forgotten;
     `restored` is what the opening found. Each of `report_listeners` is called after a run, by its thread.
-
-    The parts are made in the order in which one needs the other: what a part may touch is what it was given there.
+    Each part is made after those that it needs: what it may touch is what it was given there.
     """
 
     restored: RestoreReport
