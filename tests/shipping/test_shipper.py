@@ -11,7 +11,7 @@ import pytest
 
 from tests.rot.specimen import shown
 from tests.shipping.held import HeldShare, gone
-from tests.support import Workshop, claim_of, committing, drain, event_store, flip, put_each, spec_at
+from tests.support import TWO, Workshop, claim_of, committing, containers, drain, event_store, flip, put_each, spec_at
 from ullage.contract import ContentRepositorySpec, ReplicationMode, ReplicationSettings
 from ullage.embedded.replication import parts_of
 from ullage.engine.engine import Engine
@@ -218,7 +218,7 @@ def test_what_was_dropped_on_the_disk_is_dropped_there(
     workshop: Workshop, place: HeldShare, tmp_path: Path, is_based_before: bool
 ) -> None:
     """A queue whose FlowFiles lie in swap files, some since before the base, is emptied without reading them."""
-    swapping = {"flow_file": {"swap_threshold": 4, "swap_batch": 2}}
+    swapping: dict[str, Any] = {"flow_file": {"swap_threshold": 4, "swap_batch": 2}}
     repository = workshop.make(**SHIPPED, **UNARCHIVED, **swapping)
     shipper = begun(repository, place) if is_based_before else None
     put_each(repository, "q", [b"%d" % number for number in range(12)])
@@ -233,6 +233,24 @@ def test_what_was_dropped_on_the_disk_is_dropped_there(
     share = repository.identity.repository
     assert contents(place, share, tmp_path / "r") == [b"last"]
     assert len(contents(place, share, tmp_path / "full", full - 1)) == 12
+
+
+def test_a_container_that_was_appended_gets_a_base(workshop: Workshop, place: HeldShare, tmp_path: Path) -> None:
+    """Else what lies in it had no place where it is restored."""
+    repository = workshop.make(**SHIPPED, storage=containers(c1=None))
+    begun(repository, place).close()
+    repository.checkpoint()
+    spread = workshop.reopen(**SHIPPED, storage=TWO, claims={"max_flow_files": 1})
+    put_each(spread, "q", [b"one", b"two", b"three"])
+    shipper = begun(spread, place)
+
+    assert shipper.figures.bases == 1
+    asked = share_to_restore(place, spread.identity.repository, None)
+    assert sorted(identity_in(asked).containers) == ["c1", "c2"]
+    spec = spec_at(tmp_path / "r", storage=TWO)
+    restore_share(OsFiles(), asked, identity_in(asked), spec, lambda _: None)
+    with Engine.open(spec) as again:
+        assert drain(again, "q") == [b"one", b"two", b"three"]
 
 
 def test_events_are_there_as_of_the_point(repository: Engine, place: HeldShare, tmp_path: Path) -> None:

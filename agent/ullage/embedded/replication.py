@@ -166,7 +166,7 @@ def parts_of(engine: Engine) -> ShippingParts:
     return ShippingParts(
         files=engine.files,
         root=engine.root,
-        identity=engine.identity,
+        identity=lambda: engine.identity,
         serde=SerDe(),
         clock=engine.clock,
         ledger=engine.ledger,

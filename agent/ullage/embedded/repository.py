@@ -437,6 +437,9 @@ def open_embedded(
         on_recovery(recovery)
     try:
         replication = _replication(engine, document, node, on_failure) if maintain else None
+        if replication is None:  # nobody comes for what is held
+            engine.tap.close()
+            engine.ledger.shipping_since = 0
     except BaseException:
         engine.close()
         raise
@@ -450,7 +453,7 @@ def open_embedded(
 def _replication(
     engine: Engine, document: ContentRepository, node: str, on_failure: Callable[[str, Exception], None] | None
 ) -> Replication | None:
-    """What ships to a bucket, begun, if spec.replication asks for it."""
+    """What ships to a bucket, begun, if spec.replication asks for it and somebody maintains the repository."""
     owner = node or document.metadata.name
     found = replication_of(engine, document.spec.replication, owner, on_failure or (lambda _task, _error: None))
     if found is not None:

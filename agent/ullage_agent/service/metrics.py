@@ -86,9 +86,7 @@ TABLE: Final = (
     Entry("transactions_total", TOTAL, "Transactions, durable ones, since the repository was made."),
     Entry("provenance_waiting_events", GAUGE, "Events that are in no event file yet."),
     Entry("provenance_waiting_bytes", GAUGE, "About what these take."),
-    Entry(
-        "replication_lag_seconds", GAUGE, "How long the oldest transaction waits to be shipped, 0 if none does."
-    ),
+    Entry("replication_lag_seconds", GAUGE, "How long the oldest transaction waits to be shipped, 0 if none does."),
     Entry("replication_lag_bytes", GAUGE, "Log and content that is known to wait to be shipped."),
     Entry("replication_failing", GAUGE, "1 while nothing is shipped: the bucket refuses, or somebody else writes."),
     Entry("replication_shipped_bytes_total", TOTAL, "Bytes put into the bucket since the start."),

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ullage.engine.backupdirectory import read_pieces
+from ullage.engine.files import length_of
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.resident import KeptRecords
 from ullage.engine.ledger.state import SwapContent
@@ -26,6 +27,7 @@ from ullage.engine.opening import IDENTITY
 from ullage.engine.provenance.events import RecordedTransaction, undrained
 from ullage.engine.provenance.store import PROVENANCE
 from ullage.engine.shipping.baseobject import BaseHeader, base_pieces
+from ullage.engine.shipping.history import PACKS_MEMBER
 from ullage.engine.shipping.logical import LogicalView
 from ullage.engine.shipping.logobject import NamedPack
 from ullage.engine.shipping.shippedcontent import IN_LOG, ShippedContent
@@ -35,7 +37,6 @@ from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader,
 from ullage.engine.wal.state import RecordDirectory
 from ullage.errors import RepositoryDamaged
 
-PACKS_MEMBER: Final = "packs"
 SNAPSHOT_MEMBER: Final = f"{FLOWFILE}/{SNAPSHOT}"
 
 KEPT_SHARE: Final = 0.8
@@ -57,6 +58,7 @@ class FrozenMoment:
     def __init__(self, parts: ShippingParts, logical: LogicalView) -> None:
         self._parts = parts
         self._logical = logical
+        self.identity = parts.identity()
         self._held = ExitStack()
         self._swaps: list[SwapOut] = []
         self._named: list[Operation] = []
@@ -111,7 +113,10 @@ class FrozenMoment:
         store = self._parts.provenance
         assert store is not None, "there is a manifest of event files"
         for file in store.manifest.files:
-            yield _EventFile(f"{file.directory}/{file.name}", store.event_files.path(file), file.bytes)
+            path = store.event_files.path(file)
+            # One that is gone is told of here, and a restored repository goes on without it as this one does.
+            if length_of(self._parts.files, path) == file.bytes:
+                yield _EventFile(f"{file.directory}/{file.name}", path, file.bytes)
 
     def _read_swaps(self) -> int:
         """How many FlowFiles swap files have; the uuids of all are noted for transactions that drop them."""
@@ -157,7 +162,7 @@ class FrozenMoment:
     def snapshot(self) -> Iterator[bytes]:
         """The bytes of a snapshot file."""
         parts = self._parts
-        place = RecordDirectory(parts.files, FLOWFILE, parts.identity.repository, parts.serde)
+        place = RecordDirectory(parts.files, FLOWFILE, self.identity.repository, parts.serde)
         header = place.header(
             SnapshotHeader,
             last_id=self.transaction,
@@ -169,7 +174,7 @@ class FrozenMoment:
 
     def members(self, packs: Sequence[NamedPack]) -> Iterator[tuple[str, Iterable[bytes]]]:
         """The files of a base."""
-        yield IDENTITY, [msgspec.json.encode(self._parts.identity)]
+        yield IDENTITY, [msgspec.json.encode(self.identity)]
         yield PACKS_MEMBER, [msgspec.json.encode(packs)]
         yield SNAPSHOT_MEMBER, self.snapshot()
         if self.event_manifest:

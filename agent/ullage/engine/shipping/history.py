@@ -13,16 +13,20 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from ullage.engine.files import Files, read_file, replace_file
+from ullage.engine.opening import IDENTITY, RepositoryIdentity
 from ullage.engine.shipping.baseobject import BaseReader
 from ullage.engine.shipping.contentpack import PIECE_BYTES, read_pack_index
 from ullage.engine.shipping.logobject import NamedPack
 from ullage.engine.shipping.logreader import read_log
 from ullage.engine.shipping.sharedocs import ListedBase, ShareManifest, decode_document
-from ullage.engine.shipping.shareplace import MANIFEST, SharePlace, ShareWriter
+from ullage.engine.shipping.shareplace import MANIFEST, SharePlace, ShareWriter, pack_of
 from ullage.engine.shipping.shippedcontent import IN_LOG, ShippedContent
 from ullage.engine.wal.format import UNDECODABLE
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import ContentMissing, RepositoryDamaged
+
+PACKS_MEMBER: Final = "packs"
+"""Of a base: which packs it needs."""
 
 MARK: Final = "shipped.json"
 """In the root of a repository that was closed when all was shipped."""
@@ -54,6 +58,9 @@ class KnownShare(NamedTuple):
     base_bytes: int
     next_log: int
     """The log object behind the newest base."""
+
+    containers: frozenset[str]
+    """Those that the base names."""
 
     def is_history_of(self, mark: ShippedMark | None, waiting: Sequence[AsShipped], durable: int) -> bool:
         """Whether the log that these come from, which ends with `durable`, leads to the end of the share, and all that
@@ -120,7 +127,8 @@ def known_share(place: SharePlace, share: str, serde: SerDe) -> KnownShare | Non
 def _known(place: SharePlace, share: str, serde: SerDe, base: ListedBase) -> KnownShare:
     content = ShippedContent()
     reader = base_reader(place, base.name, share)
-    for pack in packs_of(reader):
+    identity, packs = base_head(reader)
+    for pack in packs:
         _take_pack(place, share, content, pack)
     last, payload, writer, log_bytes = base.transaction, None, reader.header.writer, 0
     for found in read_log(place, share, serde, base):
@@ -134,22 +142,26 @@ def _known(place: SharePlace, share: str, serde: SerDe, base: ListedBase) -> Kno
         log_bytes += sum(map(len, found.payloads))
         last, payload, writer = found.header.last, found.payloads[-1], found.header.writer
     base_bytes = place.lengths(base.name.partition("/")[0]).get(base.name, 0)
-    return KnownShare(last, payload, writer, content, log_bytes, base_bytes, base.next_log)
+    return KnownShare(
+        last, payload, writer, content, log_bytes, base_bytes, base.next_log, frozenset(identity.containers)
+    )
 
 
-def packs_of(reader: BaseReader) -> list[NamedPack]:
-    """The packs that a base needs, which is one of its first members."""
-    data = b""
-    is_found = False
+def base_head(reader: BaseReader) -> tuple[RepositoryIdentity, list[NamedPack]]:
+    """Whose base it is, and the packs that it needs: its first members. RepositoryDamaged."""
+    found = {IDENTITY: b"", PACKS_MEMBER: b""}
     for name, piece in reader.members():
-        if name == "packs":
-            data, is_found = data + piece, True
-        elif is_found:
+        if name not in found:
             break
+        found[name] += piece
     try:
-        return msgspec.json.decode(data, type=list[NamedPack])
+        identity = msgspec.json.decode(found[IDENTITY], type=RepositoryIdentity)
+        packs = msgspec.json.decode(found[PACKS_MEMBER], type=list[NamedPack])
     except UNDECODABLE as error:
-        raise RepositoryDamaged(f"a base does not say which packs it needs: {error}") from error
+        raise RepositoryDamaged(f"a base does not say whose it is, and which packs it needs: {error}") from error
+    if misnamed := [pack.name for pack in packs if pack_of(pack.name) is None]:
+        raise RepositoryDamaged(f"a base names {misnamed[0]!r}, which is no pack")
+    return identity, packs
 
 
 def _take_pack(place: SharePlace, share: str, content: ShippedContent, pack: NamedPack) -> None:

@@ -11,7 +11,7 @@ after years meets the one at its number. What belongs to higher epochs is anothe
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from ullage.engine.shipping.history import base_reader, packs_of
+from ullage.engine.shipping.history import base_head, base_reader
 from ullage.engine.shipping.logobject import decode_log_header
 from ullage.engine.shipping.sharedocs import (
     DroppedBase,
@@ -98,8 +98,8 @@ def collect(place: SharePlace, share: str, writer: ShareWriter, manifest: ShareM
     """Remove what nothing needs once this manifest counts; how many objects."""
     kept = [*manifest.bases, *(each.base for each in manifest.dropped), *_pinned(place, share)]
     first = min(kept, key=lambda each: each.next_log)
-    needed = {pack.name for each in {each.name for each in kept} for pack in packs_of(base_reader(place, each, share))}
     names = {each.name for each in kept}
+    needed = {pack.name for name in names for pack in base_head(base_reader(place, name, share))[1]}
     unneeded = [
         *_old_log(place, share, first.next_log),
         *(name for name in place.lengths(CONTENT) if name not in needed and _is_before(name, first, writer)),

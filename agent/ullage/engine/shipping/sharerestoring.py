@@ -24,9 +24,9 @@ from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.model import Operation, ResourceClaim, ResourceClaimGone
 from ullage.engine.opening import IDENTITY, RESTORING, SWAP, RepositoryIdentity, lock_directory
 from ullage.engine.restoring import require_empty
-from ullage.engine.shipping.basing import PACKS_MEMBER, SNAPSHOT_MEMBER
+from ullage.engine.shipping.basing import SNAPSHOT_MEMBER
 from ullage.engine.shipping.contentpack import read_pack_index, read_packed
-from ullage.engine.shipping.history import base_reader, listed_bases
+from ullage.engine.shipping.history import PACKS_MEMBER, base_head, base_reader, listed_bases
 from ullage.engine.shipping.logobject import LogObject, NamedPack
 from ullage.engine.shipping.logreader import read_log
 from ullage.engine.shipping.pinning import pinned
@@ -109,15 +109,7 @@ def restore_points(place: SharePlace, share: str, serde: SerDe) -> Iterator[Rest
 
 def identity_in(asked: ShareToRestore) -> RepositoryIdentity:
     """Whose share it is, and which containers it has. RepositoryDamaged."""
-    data = b""
-    for name, piece in base_reader(asked.place, asked.base.name, asked.share).members():
-        if name != IDENTITY:
-            break
-        data += piece
-    try:
-        identity = msgspec.json.decode(data, type=RepositoryIdentity)
-    except UNDECODABLE as error:
-        raise RepositoryDamaged(f"{asked.base.name} does not say which repository it is of: {error}") from error
+    identity, _ = base_head(base_reader(asked.place, asked.base.name, asked.share))
     if identity.repository != asked.share:
         raise RepositoryDamaged(f"{asked.base.name} is of repository {identity.repository}, not of {asked.share}")
     return identity

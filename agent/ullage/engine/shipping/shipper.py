@@ -18,7 +18,7 @@ from ullage.engine.model import ContentClaim, Operation, ResourceClaimGone
 from ullage.engine.shipping.baseobject import BaseHeader
 from ullage.engine.shipping.basing import FrozenMoment, keep_mostly_live, missing_in
 from ullage.engine.shipping.contentpack import PACK_CONTENTS_MAX, pack_length, pack_pieces
-from ullage.engine.shipping.history import KnownShare, known_share, leave_mark, take_mark
+from ullage.engine.shipping.history import KnownShare, ShippedMark, known_share, leave_mark, take_mark
 from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
@@ -66,13 +66,15 @@ class Shipper:
         self._place = place
         self._owner = owner
         self._limits = limits
-        self._share = parts.identity.repository
+        self._share = parts.identity().repository
         self._logical = LogicalView()
         self._content = ShippedContent()
         self._waiting: list[WaitingTransaction] = []
         self._waiting_bytes = 0
         self._under_way: _ObjectUnderWay | None = None
         self._writer: LogWriter | None = None
+        self._mark: ShippedMark | None = None
+        self._containers: frozenset[str] = frozenset()
         self._next_pack = self._next_base = 1
         self._base: ListedBase | None = None
         self._log_bytes = self._base_bytes = 0
@@ -92,14 +94,14 @@ class Shipper:
         found = self._place.get(EPOCH)
         if found is None:
             probe(self._place)
-        mark = take_mark(self._parts.files, self._parts.root)
+        self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde)
         known = known_share(self._place, self._share, self._parts.serde)
         self._writer = writer
         self._note(epoch=writer.writer.epoch)
         durable = self._parts.log.durable
         waiting = self._taken_in(durable)
-        if known is None or self._parts.tap.is_lost or not known.is_history_of(mark, waiting, durable):
+        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, waiting, durable):
             self._parts.tap.lose()
             return
         self._go_on(known, waiting)
@@ -124,7 +126,9 @@ class Shipper:
         assert self._writer is not None, "it has begun"
         objects = self._writer.number - self._next_log
         is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes)
-        return is_large or objects > self._limits.log_objects_max
+        # What lies in a container that the base does not name could not be restored.
+        is_wider = bool(self._parts.identity().containers.keys() - self._containers)
+        return is_large or is_wider or objects > self._limits.log_objects_max
 
     def absorb(self) -> None:
         """Between tries: note what has become durable, and give up what waits where that is too much."""
@@ -136,7 +140,7 @@ class Shipper:
             leave_mark(self._parts.files, self._parts.root, self._writer.writer, self._through)
 
     def _go_on(self, known: KnownShare, waiting: list[WaitingTransaction]) -> None:
-        self._content = known.content
+        self._content, self._containers = known.content, known.containers
         self._log_bytes, self._base_bytes, self._next_log = known.log_bytes, known.base_bytes, known.next_log
         self._waiting = [each for each in waiting if each.id > known.last]
         self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
@@ -328,6 +332,7 @@ class Shipper:
     def _put_base(self, moment: FrozenMoment) -> ListedBase:
         writer = self._writer
         assert writer is not None, "it has begun"
+        self._containers = frozenset(moment.identity.containers)
         keep_mostly_live(self._content, moment)
         for group in self._grouped_lazily(moment):
             noted: list[tuple[ContentClaim, int]] = []
@@ -346,7 +351,10 @@ class Shipper:
         )
         number, self._next_base = self._next_base, self._next_base + 1
         name = base_name(moment.transaction, writer.writer, number)
-        self._place.put_pieces(name, moment.pieces(header, packs), moment.length)
+        pieces = _Watched(moment.pieces(header, packs))
+        self._place.put_pieces(name, pieces, moment.length)
+        if pieces.failure is not None:  # and what was put is none
+            raise pieces.failure
         self._base_bytes, self._log_bytes, self._next_log = moment.length, 0, writer.number
         self._waiting = [each for each in self._waiting if each.id > moment.transaction]
         self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)

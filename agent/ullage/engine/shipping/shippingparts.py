@@ -1,5 +1,6 @@
 """What shipping works with, and what it tells."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -25,7 +26,7 @@ class ShippingParts:
 
     files: Files
     root: str
-    identity: RepositoryIdentity
+    identity: Callable[[], RepositoryIdentity]
     serde: SerDe
     clock: Clock
     ledger: Ledger
