@@ -124,7 +124,7 @@ class FlightServer:
         and those that nobody foresaw are logged too.
         """
         limits = self._terms.limits
-        call.limit_waits(self._repository.clock, limits.stall_seconds, limits.flight_pause_seconds)
+        call.limit_waits(self._repository.clock, limits.stall_seconds, limits.stream_pause_seconds)
         try:
             call.principal = self._admitted(call)
             self.known.add(call.far_end, call.principal)
