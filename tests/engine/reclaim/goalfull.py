@@ -43,6 +43,7 @@ DISK_AGE_MILLIS: Final = 600_000
 """How old a dead byte may become on the real clock: the least that can be asked for."""
 
 IDLE_SECONDS: Final = 30.0
+LOOK_SECONDS: Final = 5.0
 PACE_SECONDS: Final = 0.02
 """Between two commits of the writer that is timed."""
 
@@ -175,9 +176,10 @@ def on_disk(folder: Path, seed: int, minutes: float) -> int:
     spec = spec_at(folder, **sections)
     Engine.initialize(spec)
     repository = Engine.open(spec)
+    real = threading.Event()  # never set: what is waited for is the time of a real disk
     try:
         idle = Writers(repository, seed)
-        time.sleep(IDLE_SECONDS)
+        real.wait(IDLE_SECONDS)
         idle.stop()
         upkeep = MaintenanceRunner(repository)
         upkeep.start()
@@ -187,7 +189,7 @@ def on_disk(folder: Path, seed: int, minutes: float) -> int:
         began = looked = time.monotonic()
         try:
             while time.monotonic() - began < minutes * 60:
-                time.sleep(5)
+                real.wait(LOOK_SECONDS)
                 now, found = time.monotonic(), set(_dead_blocks(repository))
                 since = {block: since.get(block, looked) for block in found}
                 oldest, looked = max([oldest, *(now - when for when in since.values())]), now
