@@ -34,8 +34,18 @@ TEXTS: Final = frozenset(name for name, kind in KINDS.items() if kind == "STRING
 
 ATTRIBUTES: Final = "Attributes"
 
-Attributes = bool | frozenset[str]
+
+class WholeRecords:
+    """In place of attributes: the record of each FlowFile is kept as it stands in its file, byte for byte."""
+
+
+WHOLE: Final = WholeRecords()
+
+Attributes = bool | frozenset[str] | WholeRecords
 """Which of a FlowFile's attributes are kept: all, none, or those of these names."""
+
+RECORD: Final = "\0record"
+"""Among the values of a record: its bytes. No schema has a field of this name that is used here."""
 
 
 class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +53,7 @@ class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
 
     `file`: container, section and identifier of the resource claim in which its content lies, with slashes between;
     empty: it has none. `start`: of the content in that file, in bytes; `claim_start`: of what NiFi wrote there in one
-    go, of which the content is all or a part. `attributes` only where they were asked for.
+    go, of which the content is all or a part. `attributes` and `record` only where they were asked for.
     """
 
     queue: str
@@ -53,24 +63,37 @@ class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
     queued_millis: int
     attributes: dict[str, str] | None = None
     claim_start: int = 0
+    record: bytes = b""
 
 
 class FlowFileUpdate(msgspec.Struct, frozen=True, gc=False):
-    """One record of a journal. `swap` and `former`: names of swap files."""
+    """One record of a journal. `swap` and `former`: names of swap files; `location`: of `swap`, as NiFi has it."""
 
     action: str
     id: int
     flowfile: NiFiFlowFile | None
     swap: str
     former: str
+    location: str = ""
 
 
 class FlowFileMap:
-    """All FlowFiles that are not in swap files, by their number, and the names of the swap files."""
+    """All FlowFiles that are not in swap files, by their number, and the names of the swap files.
+
+    `locations`: where NiFi says that these are, whole paths. `formats`: of each file that was read.
+    """
 
     def __init__(self) -> None:
         self.flowfiles: dict[int, NiFiFlowFile] = {}
         self.swaps: set[str] = set()
+        self.locations: dict[str, str] = {}
+        self.formats: list[RecordFormat] = []
+
+    def add_swap(self, location: str) -> None:
+        """By its whole path, which is another one where a copy of the repository is read."""
+        name = base_name(location)
+        self.swaps.add(name)
+        self.locations[name] = location
 
     def apply(self, updates: Iterable[FlowFileUpdate]) -> None:
         """As `HashMapSnapshot.update` does."""
@@ -79,6 +102,7 @@ class FlowFileMap:
             if action in ("SWAP_OUT", "SWAP_FILE_RENAMED"):
                 self.swaps.discard(update.former)
                 self.swaps.add(update.swap)
+                self.locations[update.swap] = update.location
             elif action in ("SWAP_IN", "SWAP_FILE_DELETED"):
                 self.swaps.discard(update.swap)
             if update.flowfile is not None:
@@ -93,7 +117,11 @@ class RecordFormat:
     def __init__(self, fields: tuple[SchemaField, ...], *, attributes: Attributes, queue: str = "") -> None:
         """`queue`: whose records these are, where they do not say so themselves."""
         _check(fields)
-        wanted = TEXTS if attributes is False else TEXTS | {ATTRIBUTES}
+        self.fields = fields
+        self.header: tuple[str, int, bytes] | None = None
+        """Where a header stated it: what wrote it, in which version, and the schema's bytes."""
+        self._is_whole = isinstance(attributes, WholeRecords)
+        wanted = TEXTS if attributes is False or self._is_whole else TEXTS | {ATTRIBUTES}
         self._read: Read = reader(fields, wanted)
         self._attributes = attributes
         self._queue = queue
@@ -109,8 +137,10 @@ class RecordFormat:
         NotSurveyable if what wrote it encrypts, or is newer than what is known here.
         """
         check_writer(serde, version)
-        fields, at = read_schema(data, at)
-        return cls(fields, attributes=attributes), at
+        fields, end = read_schema(data, at)
+        found = cls(fields, attributes=attributes)
+        found.header = (serde, version, data[at:end])
+        return found, end
 
     def update(self, data: bytes, at: int) -> tuple[FlowFileUpdate | str, int]:
         """The record at this position, or the path of the file in which it and those after it were put, and what is
@@ -122,8 +152,10 @@ class RecordFormat:
         if sentinel != INLINE:
             raise Unparsable(f"no record begins with the byte {sentinel}")
         values: dict[str, Any] = {}
-        at = self._read(data, at + 1, values)
-        return self._update(values), at
+        end = self._read(data, at + 1, values)
+        if self._is_whole:
+            values[RECORD] = data[at:end]
+        return self._update(values), end
 
     def inline(self, data: bytes, at: int) -> tuple[FlowFileUpdate, int]:
         """The same where nothing is put into other files."""
@@ -143,16 +175,18 @@ class RecordFormat:
 
     def _update(self, values: dict[str, Any]) -> FlowFileUpdate:
         action = values.get("Action", "")
-        swap = _name(values.get("Swap Location", ""))
+        location = values.get("Swap Location", "")
+        swap = base_name(location)
         try:
             if action in ("CREATE", "UPDATE", "SWAP_IN"):
                 return FlowFileUpdate(action, values["Record ID"], self._flowfile(values), swap, "")
             if action in ("DELETE", "CONTENTMISSING", "SWAP_OUT"):
-                return FlowFileUpdate(action, values["Record ID"], None, swap, "")
+                return FlowFileUpdate(action, values["Record ID"], None, swap, "", location)
         except KeyError as error:
             raise Unparsable(f"a record without {error}") from error
         if action in ("SWAP_FILE_DELETED", "SWAP_FILE_RENAMED"):
-            return FlowFileUpdate(action, -1, None, swap, _name(values.get("Original Swap Location", "")))
+            former = base_name(values.get("Original Swap Location", ""))
+            return FlowFileUpdate(action, -1, None, swap, former, location)
         raise Unparsable(f"a record of the unknown kind {action[:40]!r}")
 
     def _flowfile(self, values: dict[str, Any]) -> NiFiFlowFile:
@@ -172,10 +206,11 @@ class RecordFormat:
             values["Queued Date"],
             self._kept(values),
             claim_start,
+            values.get(RECORD, b""),
         )
 
     def _kept(self, values: dict[str, Any]) -> dict[str, str] | None:
-        if self._attributes is False:
+        if self._attributes is False or isinstance(self._attributes, WholeRecords):
             return None
         found: dict[str, str] = values.get(ATTRIBUTES, {})
         return found if self._attributes is True else {name: found[name] for name in self._attributes if name in found}
@@ -205,7 +240,7 @@ def check_writer(serde: str, version: int) -> None:
         )
 
 
-def _name(location: str) -> str:
+def base_name(location: str) -> str:
     """A swap file is named by its absolute path, which is another one where a copy of the repository is read."""
     return location.replace("\\", "/").rpartition("/")[2]
 

@@ -26,6 +26,7 @@ CONTAINER: Final = "nifi.content.repository.directory."
 TRUNCATING: Final = "nifi.content.claim.truncation.enabled"
 APPENDABLE: Final = "nifi.content.claim.max.appendable.size"
 APPENDABLE_BYTES: Final = 50 << 10
+APPENDABLE_BYTES_MAX: Final = 100 << 20
 TRUNCATED_BYTES_MAX: Final = 1_000_000
 """NiFi cuts off no dead content that is not larger than this or than what it appends to, whichever is less."""
 
@@ -54,6 +55,7 @@ class NiFiHome(msgspec.Struct, frozen=True):
 
     `truncated_above`: bytes of a dead content at a file's end that NiFi 2.10 and later cut off; None: told not to.
     `provenance`: the directories of its events; none if it keeps them in memory; None if that is not known.
+    `appendable`: bytes of a file from which on NiFi appends no further content to it.
     """
 
     flowfiles: str
@@ -62,6 +64,7 @@ class NiFiHome(msgspec.Struct, frozen=True):
     is_archiving: bool = True
     truncated_above: int | None = APPENDABLE_BYTES
     provenance: tuple[str, ...] | None = None
+    appendable: int = APPENDABLE_BYTES
 
 
 def find_home(path: str) -> NiFiHome:
@@ -93,8 +96,9 @@ def home_of(properties: Mapping[str, str], base: str) -> NiFiHome:
         containers=containers,
         flow=os.path.join(base, flow) if ".json" in flow else "",
         is_archiving=_is_on(properties, "nifi.content.repository.archive.enabled"),
-        truncated_above=_truncated_above(properties) if _is_on(properties, TRUNCATING) else None,
+        truncated_above=min(_appendable(properties), TRUNCATED_BYTES_MAX) if _is_on(properties, TRUNCATING) else None,
         provenance=tuple(os.path.join(base, path) for path in _provenance(properties)),
+        appendable=_appendable(properties),
     )
 
 
@@ -179,11 +183,11 @@ def _is_on(properties: Mapping[str, str], name: str) -> bool:
     return properties.get(name, "true").strip().lower() != "false"
 
 
-def _truncated_above(properties: Mapping[str, str]) -> int:
+def _appendable(properties: Mapping[str, str]) -> int:
     """As NiFi reads the size of a resource claim; what is none is the default."""
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]?)B", properties.get(APPENDABLE, "").strip().upper())
     bytes_ = APPENDABLE_BYTES if match is None else float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
-    return int(min(bytes_, TRUNCATED_BYTES_MAX))
+    return int(min(bytes_, APPENDABLE_BYTES_MAX))
 
 
 def _refuse(properties: Mapping[str, str]) -> None:

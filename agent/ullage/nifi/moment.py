@@ -89,6 +89,16 @@ class NiFiMoment:
     def swap_files(self) -> int:
         return len(self._map.swaps)
 
+    @property
+    def map(self) -> FlowFileMap:
+        """What checkpoint and journals say."""
+        return self._map
+
+    def swapped(self) -> Iterator[tuple[str, list[NiFiFlowFile]]]:
+        """The swap files that were read, by their names."""
+        for name in sorted(self._map.swaps & self._swapped.keys()):
+            yield name, self._swapped[name]
+
     def flowfiles(self) -> Iterator[NiFiFlowFile]:
         """All of them: those of swap files after the others."""
         yield from self._map.flowfiles.values()

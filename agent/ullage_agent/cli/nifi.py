@@ -58,6 +58,7 @@ REPLAY = option(
     default="keep",
     help="Of what provenance events name: keep the content, or set the events aside, so that NiFi offers no replay.",
 )
+REWRITE = option("--rewrite", is_flag=True, help="And then bring together what lives in files of which little is left.")
 NOT_RUNNING = option(
     "--not-running", is_flag=True, help="No NiFi has these repositories, although it did not close its journal."
 )
@@ -180,6 +181,7 @@ def pins(
 @nifi.command()
 @click.argument("conf", required=False)
 @REPLAY
+@REWRITE
 @option("--files", type=click.IntRange(0, 100_000), default=10, help="How many files are told.")
 @json_output
 @FLOWFILES
@@ -189,6 +191,7 @@ def pins(
 def plan(
     conf: str | None,
     replay: str,
+    rewrite: bool,
     files: int,
     as_json: bool,
     flowfile_repository: str | None,
@@ -202,22 +205,29 @@ def plan(
     """
     from ullage.clock import Clock
     from ullage.nifi.reclaimplan import Replays, plan_reclaim
+    from ullage.nifi.rewriteplan import figures_of, plan_rewrite
+    from ullage.nifi.rooms import is_taken, repository_size
     from ullage.nifi.seeing import see_nifi
     from ullage_agent.cli import nifi_reclaim
 
     home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
-    seen, damages = see_nifi(home, Clock(), Replays(replay))
+    seen, damages = see_nifi(home, Clock(), Replays(replay), is_rewriting=rewrite)
     found = plan_reclaim(seen)
+    more = None
+    if rewrite:
+        moves = plan_rewrite(seen, found.steps, home.appendable, None, is_taken(home))
+        more = figures_of(seen, found.steps, moves, repository_size(home.flowfiles))
     if as_json:
-        print_json(nifi_reclaim.plan_document(found))
+        print_json(nifi_reclaim.plan_document(found) | {"rewrite": msgspec.to_builtins(more)})
     else:
-        nifi_reclaim.print_plan(found, files)
+        nifi_reclaim.print_plan(found, files, more)
     nifi_reclaim.end(damages, found.doubts)
 
 
 @nifi.command()
 @click.argument("conf", required=False)
 @REPLAY
+@REWRITE
 @option("--save", "copies", type=FILE, metavar="DIR", help="Copy what is given back to this folder, on another disk.")
 @option("--for-good", is_flag=True, help="Keep no copies: what is given back can't be taken back.")
 @NOT_RUNNING
@@ -229,6 +239,7 @@ def plan(
 def reclaim(
     conf: str | None,
     replay: str,
+    rewrite: bool,
     copies: Path | None,
     for_good: bool,
     not_running: bool,
@@ -239,6 +250,9 @@ def reclaim(
     no_history: bool,
 ) -> None:
     """Give back what is dead in the files of a stopped NiFi, as `plan` shows it. No FlowFile changes.
+
+    With --rewrite, what lives then moves out of files of which it is a small part: to new files, which NiFi's FlowFile
+    repository names afterwards. That needs some free room for a while, and does as much at once as there is room for.
 
     What is changed is written down first, beside the FlowFile repository: whatever interrupts this, saying it again
     finishes it. With --save, `ullage nifi undo` takes it back, until NiFi is started again.
@@ -254,7 +268,7 @@ def reclaim(
     if copies is not None:
         nifi_reclaim.refuse_same_disk(copies, home)
     reclaimer = NiFiReclaimer(home, Clock(), is_assured=not_running)
-    report = reclaimer.reclaim(Replays(replay), str(copies) if copies is not None else "")
+    report = reclaimer.reclaim(Replays(replay), str(copies) if copies is not None else "", is_rewriting=rewrite)
     nifi_reclaim.print_report(report, as_json=as_json)
 
 
@@ -275,7 +289,10 @@ def undo(
     history: tuple[str, ...],
     no_history: bool,
 ) -> None:
-    """Take the last `reclaim --save` back, every byte, as long as NiFi was not started since."""
+    """Take the last `reclaim --save` back, every byte, as long as NiFi was not started since.
+
+    With --rewrite, it and what was reclaimed before it since NiFi stopped.
+    """
     from ullage.clock import Clock
     from ullage.nifi.reclaiming import NiFiReclaimer
     from ullage_agent.cli import nifi_reclaim

@@ -16,6 +16,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.nifi.controller.FileSystemSwapManager;
 import org.apache.nifi.controller.queue.FlowFileQueue;
+import org.apache.nifi.controller.queue.QueuePrioritizer;
 import org.apache.nifi.controller.repository.FileSystemRepository;
 import org.apache.nifi.controller.repository.FlowFileRecord;
 import org.apache.nifi.controller.repository.StandardContentRepositoryContext;
@@ -28,7 +29,7 @@ import org.apache.nifi.util.NiFiProperties;
 
 /**
  * Opens the repositories of a Sample as NiFi's FlowController does when it starts, its clean-up included, and prints each
- * FlowFile in the order in which NiFi has it: queue, numbers and dates, digests of its attributes and of its content.
+ * FlowFile in the order in which NiFi's queue has it: queue, numbers and dates, digests of its attributes and of its content.
  *
  * Arguments: directories, one after the other. What NiFi changes as it starts is changed.
  */
@@ -81,6 +82,7 @@ final class Judge {
         }
         content.cleanup();
         for (final FlowFileQueue queue : held.keySet()) {
+            held.get(queue).sort(new QueuePrioritizer(List.of()));
             for (final FlowFileRecord flowFile : held.get(queue)) {
                 System.out.println(line(queue, "queued", flowFile));
             }
