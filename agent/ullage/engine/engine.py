@@ -305,7 +305,8 @@ class Engine:
         except BaseException as error:
             lock.close()
             if isinstance(error, RepositoryDamaged):
-                error.add_note(WAY_ON)
+                # In the message: whoever prints or logs an error leaves its notes out.
+                error.args = (f"{error}\n{WAY_ON}",)
             raise
 
     def __enter__(self) -> Self:
