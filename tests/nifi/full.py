@@ -138,10 +138,6 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
     first = int(os.environ.get("ULLAGE_SEED") or 1)
     samples = int(os.environ.get("ULLAGE_NIFI_SAMPLES") or 50)
     versions = [command(source or None) for source in sorted({"", os.environ.get("NIFI_SRC", "")})]
-    for version, java in versions:
-        yield f"NiFi {version}, busy, seed {first}", partial(check_busy, java, first)
-        if os.environ.get("NIFI_SRC") and (version, java) == versions[-1]:
-            yield f"NiFi {version}, events", partial(check_set_aside, java)
     for seed in range(first, first + samples):
         for version, java in versions:
             yield f"NiFi {version}, seed {seed}", partial(check_seed, java, seed)
@@ -149,6 +145,10 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
                 for how in (False, True):
                     name = f"NiFi {version}, seed {seed}, {'rewrite' if how else 'reclaim'} stopped at each call"
                     yield name, partial(check_stopped, java, seed, is_rewriting=how)
+    for version, java in versions:
+        yield f"NiFi {version}, busy, seed {first}", partial(check_busy, java, first)
+        if os.environ.get("NIFI_SRC") and (version, java) == versions[-1]:
+            yield f"NiFi {version}, events", partial(check_set_aside, java)
 
 
 def main() -> None:

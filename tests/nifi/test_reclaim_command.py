@@ -115,7 +115,7 @@ def test_what_lives_is_brought_together(home: NiFiHome, elsewhere: Path) -> None
 
     assert f"would be brought together in {document['new']} new file" in shown
     assert "of free room for a while to do it at once" in shown
-    assert f"that live were brought together in {document['new']} new file" in done
+    assert f"of live content were brought together in {document['new']} new file" in done
     assert done.count(str(elsewhere)) == 2
     assert undone.startswith("Taken back: ")
     assert of_nifi(home) == before

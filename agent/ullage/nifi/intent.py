@@ -12,7 +12,7 @@ the newest one that is done has the name, those before it have numbers behind th
 
 import enum
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -129,12 +129,20 @@ class IntentFolder:
         """Durable when this returns, in place of one that is at this stage. Nothing is changed, and nothing is left
         behind, if there is no room for it.
         """
-        partial = os.path.join(self._folder, PARTIAL)
-        if os.path.lexists(partial):
-            self._changes.unlink(partial)
-        self._changes.write_new(partial, [msgspec.json.encode(intent)])
-        self._changes.rename(partial, self._path(stage))
-        self._changes.sync_folder(self._folder)
+        self._put(intent, self._path(stage))
+
+    def renumber(self, series: str, numbers: Mapping[str, int]) -> None:
+        """Files that a series has deleted, and that are back as they were, are other ones under the same names: those
+        of it that are done are to know them.
+        """
+        for name in (f"{NAME}.{Stage.DONE}", *self._earlier()):
+            path = os.path.join(self._folder, name)
+            intent = self._read(path)
+            if intent is None or intent.series != series:
+                continue
+            steps = [msgspec.structs.replace(step, inode=numbers.get(step.file, step.inode)) for step in intent.steps]
+            if steps != intent.steps:
+                self._put(msgspec.structs.replace(intent, steps=steps), path)
 
     def move(self, before: Stage, after: Stage) -> None:
         self._step(lambda: self._changes.rename(self._path(before), self._path(after)))
@@ -144,6 +152,14 @@ class IntentFolder:
 
     def _step(self, act: Callable[[], None]) -> None:
         act()
+        self._changes.sync_folder(self._folder)
+
+    def _put(self, intent: ReclaimIntent, path: str) -> None:
+        partial = os.path.join(self._folder, PARTIAL)
+        if os.path.lexists(partial):
+            self._changes.unlink(partial)
+        self._changes.write_new(partial, [msgspec.json.encode(intent)])
+        self._changes.rename(partial, path)
         self._changes.sync_folder(self._folder)
 
     def _read(self, path: str) -> ReclaimIntent | None:

@@ -90,6 +90,7 @@ class NiFiReclaimer:
         self._changes = changes or Changes()
         self._is_assured = is_assured
         self._intents = IntentFolder(home.flowfiles, self._changes)
+        self._done: set[str] = set()
 
     def reclaim(self, replays: Replays, copies: str, *, is_rewriting: bool = False) -> ReclaimReport:
         """Give back what is dead; `copies`: a folder elsewhere that gets it first; empty: nobody keeps it.
@@ -176,6 +177,8 @@ class NiFiReclaimer:
                 report.short = str(error)
                 return
             report.moved += plan.copied
+            if not plan.left:
+                return
 
     def _containers(self) -> dict[str, str]:
         return {name: os.path.abspath(path) for name, path in self._home.containers.items()}
@@ -296,8 +299,9 @@ class NiFiReclaimer:
                 except (OSError, Unlike) as error:
                     report.passed_over.append(UntouchedFile(step.file, str(error)))
                 else:
-                    report.files += 1
+                    self._done.add(step.file)
             durable.finish()
+        report.files = len(self._done)
         self._intents.complete(intent)
         if intent.copies:
             report.copies.append(folder_of(intent))
@@ -369,8 +373,9 @@ class NiFiReclaimer:
                 except (OSError, Unlike) as error:
                     report.passed_over.append(UntouchedFile(step.file, str(error)))
                 else:
-                    report.files += 1
+                    self._done.add(step.file)
             durable.finish()
+            report.files = len(self._done)
             if intent.built and not report.passed_over:
                 report.freed -= self._switch_back(intent, copies)
                 durable.finish()
@@ -379,18 +384,8 @@ class NiFiReclaimer:
         """The bytes that come back from where survivors were brought together."""
         switch = Switch(self._home.flowfiles, intent, self._changes)
         switch.back(copies)
-        earlier = self._intents.done()
-        if earlier is not None and earlier.series == intent.series:
-            # Files that were deleted are other ones by now, under their old names, and are as they were.
-            deleted = {step.file for step in intent.steps if step.is_deleted}
-            steps = [
-                msgspec.structs.replace(step, inode=os.stat(intent.path_of(step)).st_ino)
-                if step.file in deleted
-                else step
-                for step in earlier.steps
-            ]
-            if steps != earlier.steps:
-                self._intents.write(msgspec.structs.replace(earlier, steps=steps), Stage.DONE)
+        deleted = [step for step in intent.steps if step.is_deleted]
+        self._intents.renumber(intent.series, {step.file: os.stat(intent.path_of(step)).st_ino for step in deleted})
         return switch.drop_contents()
 
 

@@ -172,7 +172,7 @@ def plan_rewrite(
 
 
 def figures_of(seen: SeenNiFi, punched: Iterable[FileStep], plan: RewritePlan, repository: int) -> RewriteFigures:
-    """`repository`: bytes that the new files of the FlowFile repository take at the most."""
+    """`repository`: bytes that have to be free for the new files of the FlowFile repository."""
     freed = {step.file: step.freed for step in punched}
     sizes: dict[str, int] = {}
     for claims in plan.moves.values():

@@ -206,7 +206,7 @@ def plan(
     from ullage.clock import Clock
     from ullage.nifi.reclaimplan import Replays, plan_reclaim
     from ullage.nifi.rewriteplan import figures_of, plan_rewrite
-    from ullage.nifi.rooms import is_taken, repository_size
+    from ullage.nifi.rooms import MARGIN, is_taken, repository_size
     from ullage.nifi.seeing import see_nifi
     from ullage_agent.cli import nifi_reclaim
 
@@ -216,7 +216,7 @@ def plan(
     more = None
     if rewrite:
         moves = plan_rewrite(seen, found.steps, home.appendable, None, is_taken(home))
-        more = figures_of(seen, found.steps, moves, repository_size(home.flowfiles))
+        more = figures_of(seen, found.steps, moves, repository_size(home.flowfiles) + MARGIN)
     if as_json:
         print_json(nifi_reclaim.plan_document(found) | {"rewrite": msgspec.to_builtins(more)})
     else:

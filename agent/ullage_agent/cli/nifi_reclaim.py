@@ -166,7 +166,7 @@ def _print_report(report: ReclaimReport) -> None:
             begun = "What was begun before is finished: " if done == "finished" else ""
             tell(f"{begun}{freed} came back from {files}. NiFi can be started.")
             if report.moved:
-                tell(f"{size(report.moved)} that live were brought together in {many(report.new, 'new file')}.")
+                tell(f"{size(report.moved)} of live content were brought together in {many(report.new, 'new file')}.")
             if report.set_aside:
                 tell(f"Provenance events that NiFi does not see any more: {', '.join(report.set_aside)}")
             if report.copies:
