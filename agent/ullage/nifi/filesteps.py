@@ -16,7 +16,7 @@ class Unlike(Exception):
 
 
 def take_away(intent: ReclaimIntent, step: FileStep, changes: Changes, durable: Durability, *, is_new: bool) -> int:
-    """One step; the bytes that came back. Unlike: this is not the file that was planned for."""
+    """One step; the bytes that the file took before. Unlike: this is not the file that was planned for."""
     path, container = intent.path_of(step), step.file.partition("/")[0]
     if not is_new and step.is_deleted and not os.path.lexists(path):
         return 0
@@ -34,9 +34,17 @@ def take_away(intent: ReclaimIntent, step: FileStep, changes: Changes, durable: 
             changes.truncate(descriptor, step.cut)
         changes.date(descriptor, step.modified_ns)
         durable.file(container, descriptor)
-        return (found.st_blocks - os.fstat(descriptor).st_blocks) * BLOCK_BYTES
+        return found.st_blocks * BLOCK_BYTES
     finally:
         os.close(descriptor)
+
+
+def allocated(path: str) -> int:
+    """Bytes that a file takes; 0: it is gone. A filesystem may know it once it is durable, and not before."""
+    try:
+        return os.lstat(path).st_blocks * BLOCK_BYTES
+    except FileNotFoundError:
+        return 0
 
 
 def put_back(
@@ -48,14 +56,14 @@ def put_back(
     *,
     is_new: bool,
 ) -> int:
-    """What one file lost; the bytes that it takes again. Unlike."""
+    """What one file lost; the bytes that it took before. Unlike."""
     if not copies.is_whole(step):
         raise Unlike("its copy is damaged")
     path, container = intent.path_of(step), step.file.partition("/")[0]
     if step.is_deleted:
         if is_new and os.path.lexists(path):
             refuse_unlike(step, os.lstat(path), is_new=True)
-            return 0  # it was not deleted yet
+            return allocated(path)  # it was not deleted yet
         descriptor = changes.create(path, 0o600)
     else:
         descriptor = changes.open(path)
@@ -72,7 +80,7 @@ def put_back(
         durable.file(container, descriptor)
         if step.is_deleted:
             durable.folder(container, os.path.dirname(path))
-        return (os.fstat(descriptor).st_blocks - found.st_blocks) * BLOCK_BYTES
+        return found.st_blocks * BLOCK_BYTES
     finally:
         os.close(descriptor)
 

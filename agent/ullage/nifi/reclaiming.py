@@ -24,7 +24,7 @@ from ullage.errors import DiskFull
 from ullage.nifi.building import build_rewrite
 from ullage.nifi.changes import Changes, Durability
 from ullage.nifi.copies import KeptCopies, drop, folder_of, keep
-from ullage.nifi.filesteps import Unlike, put_back, refuse_alive, take_away
+from ullage.nifi.filesteps import Unlike, allocated, put_back, refuse_alive, take_away
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.intent import NAME, IntentFolder, MovedEntry, ReclaimIntent, Stage
 from ullage.nifi.reclaimplan import FileStep, NiFiReclaimPlan, Replays, SeenFile, plan_reclaim
@@ -289,6 +289,7 @@ class NiFiReclaimer:
                 known = self._known(intent, report)
                 report.freed -= switch.taken()
                 report.new += len(intent.new)
+            done: list[FileStep] = []
             for number, step in enumerate(intent.steps):
                 if number % STEPS_UNSEEN == 0 and not intent.is_of(state_of(self._home.flowfiles)):
                     raise NiFiInUse("NiFi was started meanwhile: what was not done yet stays as it is")
@@ -299,9 +300,9 @@ class NiFiReclaimer:
                 except (OSError, Unlike) as error:
                     report.passed_over.append(UntouchedFile(step.file, str(error)))
                 else:
-                    self._done.add(step.file)
+                    done.append(step)
             durable.finish()
-        report.files = len(self._done)
+        report.freed -= self._settled(intent, done, report)
         self._intents.complete(intent)
         if intent.copies:
             report.copies.append(folder_of(intent))
@@ -366,19 +367,26 @@ class NiFiReclaimer:
     ) -> None:
         """Contents, then, if all are back, the FlowFile repository that names them."""
         with Durability(self._changes, self._home.containers) as durable:
+            done: list[FileStep] = []
             for step in intent.steps:
                 try:
                     with _room("there is no room for what comes back: make some, and undo again"):
-                        report.freed += put_back(intent, step, copies, self._changes, durable, is_new=is_new)
+                        report.freed -= put_back(intent, step, copies, self._changes, durable, is_new=is_new)
                 except (OSError, Unlike) as error:
                     report.passed_over.append(UntouchedFile(step.file, str(error)))
                 else:
-                    self._done.add(step.file)
+                    done.append(step)
             durable.finish()
-            report.files = len(self._done)
+            report.freed += self._settled(intent, done, report)
             if intent.built and not report.passed_over:
                 report.freed -= self._switch_back(intent, copies)
                 durable.finish()
+
+    def _settled(self, intent: ReclaimIntent, done: list[FileStep], report: ReclaimReport) -> int:
+        """Count these files; the bytes that they take now."""
+        self._done.update(step.file for step in done)
+        report.files = len(self._done)
+        return sum(allocated(intent.path_of(step)) for step in done)
 
     def _switch_back(self, intent: ReclaimIntent, copies: KeptCopies) -> int:
         """The bytes that come back from where survivors were brought together."""
