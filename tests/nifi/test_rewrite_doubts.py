@@ -9,7 +9,7 @@ from tests.nifi.stopped import CLOSED, MIXED, QUEUE, SWAP, allocated, of_nifi, p
 from tests.nifi.stopping import Killed, StoppedChanges
 from tests.nifi.test_rewrite import held, rewrite, undo
 from tests.nifi.test_running import journal_of
-from tests.nifi.written import CREATED, RECORD, Written, journal_header, schema, swap_file_of
+from tests.nifi.written import CREATED, RECORD, Written, created, journal_header, schema, swap_file_of, transaction_of
 from tests.support import ManualClock
 from ullage.nifi.building import MIXED_FORMATS
 from ullage.nifi.changes import Changes
@@ -183,6 +183,20 @@ def test_a_repository_without_a_checkpoint_gets_one(home: NiFiHome, copies: Path
     assert held(home) == live
     undo(home)
     assert of_nifi(home) == before
+
+
+def test_a_journal_of_one_transaction_is_passed_over(home: NiFiHome) -> None:
+    """Its first transaction is the last one that a checkpoint has, so this one says that it has one more."""
+    moved = Written(7, QUEUE, MIXED, 13_000, 100)
+    journal_of(home).with_name("44.journal").write_bytes(
+        journal_header() + transaction_of(44, created(moved, "UPDATE")) + CLOSED
+    )
+    live = held(home)
+
+    rewrite(home)
+
+    assert held(home) == live
+    assert not path_of(home, MIXED).exists()
 
 
 def test_a_kill_while_survivors_are_copied_leaves_nothing(home: NiFiHome) -> None:
