@@ -441,6 +441,7 @@ def _record_file(path: Path, magic: bytes, repository: str) -> tuple[dict[str, A
     """A snapshot's or swap file's header and its blocks of operations."""
     data = path.read_bytes()
     header, offset = _file_header(data, magic, repository, path)
+    begin = data[:offset]
     blocks = []
     records = heads_crc = 0
     while True:
@@ -456,8 +457,9 @@ def _record_file(path: Path, magic: bytes, repository: str) -> tuple[dict[str, A
         heads_crc = crc32c(head, heads_crc)
         records += count
         offset += 12 + length
-    footer = data[offset:]
+    footer = data[offset : offset + 20]
     require(len(footer) == 20, f"{path}: footer of {len(footer)} bytes")
+    require(data[offset + 20 :] == begin + struct.pack("<I", len(begin)), f"{path}: copy of the header")
     require(struct.unpack("<IQII", footer) == (0, records, heads_crc, crc32c(footer[:16])), f"{path}: footer")
     return header, blocks
 

@@ -235,6 +235,8 @@ def kinds() -> dict[str, dict[str, Any]]:
                 column("Next Window", ".status.nextWindow", description="Open, Paused, or when reclamation may run"),
                 column("Accepted", CONDITION.format("Accepted"), priority=1),
                 column("Degraded", CONDITION.format("Degraded"), priority=1),
+                column("Oldest Dead", ".status.oldestDead", "date", "When the oldest dead byte died", priority=1),
+                column("Goal Missed", CONDITION.format("GoalMissed"), priority=1),
                 column("Planned", ".status.planning.lastRun", "date", "When Spark last planned", priority=1),
                 column("Planning", ".status.planning.result", description="Result of the last planning", priority=1),
                 AGE,

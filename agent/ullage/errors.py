@@ -163,6 +163,10 @@ class BackupStopped(UllageError):
     """
 
 
+class ShareFenced(UllageError):
+    """Somebody else writes this share of a bucket from now on: what was put since then counts for nothing."""
+
+
 class BucketRefused(UllageError):
     """A bucket is not there, or its server refuses what is asked of it: no waiting helps. Names the bucket and key."""
 

@@ -12,7 +12,16 @@ from tests.failing_files import FailingFiles
 from tests.operator.support import ticket
 from tests.service.running import document_at
 from tests.support import TWO, ManualClock, careless_log as careless_log
-from ullage.contract import TABLE, MaintenanceOperation, NodeStatus, cell_of, time_of
+from ullage.contract import (
+    TABLE,
+    Duration,
+    GoalSettings,
+    MaintenanceOperation,
+    NodeStatus,
+    PunchSettings,
+    cell_of,
+    time_of,
+)
 from ullage.engine.files import DiskUsage
 from ullage.engine.model import FlowFileRecord
 from ullage.errors import UllageError
@@ -63,10 +72,11 @@ class Agent:
         self.root, self.operator = home / "r", operator
         self.clock, self.files, self.tickets = ManualClock(), Files(), TicketHolder()
         self.api = Answered(fleet, place, home)
+        self.more: dict[str, Any] = {}
         self.begin()
 
     def begin(self) -> None:
-        document = document_at(self.root, **SPEC)
+        document = document_at(self.root, **SPEC, **self.more)
         permission = self.tickets.permission_of
         self.host = Host(document, clock=self.clock, files=self.files, permission=permission)
         self.host.start(makes=True)
@@ -117,6 +127,7 @@ def _tell(node: Agent) -> None:
     node.says("Degraded", "SettingsRefused")
     node.host.settings_problem = ""
     _reclaims(node)
+    _aims(node)
     _loses(node)
     node.files.fail("create", "*snapshot*", times=1000)
     node.host.repository.queues.put("q", b"more")
@@ -138,6 +149,38 @@ def _reclaims(node: Agent) -> None:
     node.tickets.take_over(given, is_cordoned=False)
     node.agent.obey()
     node.tickets.take_over(None, is_cordoned=False)
+
+
+def _aims(node: Agent) -> None:
+    """A goal that nothing is in the way of, one that a threshold keeps from being held, one that takes its time."""
+    node.says("GoalMissed", "NoGoal")
+    limits = {
+        "max_live_fraction": 0.01,
+        "min_used_percentage": 0,
+        "min_reclaim": 0,
+        "punch": PunchSettings(enabled=False),
+    }
+    for goal, reason in (
+        (GoalSettings(max_dead_age=Duration(3_600_000)), "Held"),
+        (GoalSettings(max_dead_age=Duration(3_600_000)), "WillBeMissed"),
+        (GoalSettings(disk_to_live=1.01), "Missed"),
+        (GoalSettings(disk_to_live=1.01), "Backlog"),
+    ):
+        limits["max_live_fraction"] = 0.99 if reason == "Backlog" else 0.01
+        node.more = {"compaction": limits | {"goal": goal}}
+        node.again()
+        repository = node.host.repository
+        if reason == "WillBeMissed":
+            with repository.session() as session:
+                for number in range(20):
+                    session.transfer(session.write(session.create(), bytes(100_000)), f"goal{number % 2}")
+                session.commit()
+            repository.queues.drop("goal0")
+            repository.reclamation.reclaim(operations=["Truncate"])
+        repository.reclamation.plan(respects_guards=True)
+        node.says("GoalMissed", reason)
+    node.more = {}
+    node.again()
 
 
 def _loses(node: Agent) -> None:

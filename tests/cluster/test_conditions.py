@@ -108,20 +108,21 @@ def _well(looks: Looks) -> None:
 def _troubled(looks: Looks) -> None:
     """One agent says what is wrong with it, stops serving, and is not heard of any more; pods of Spark come."""
     troubles = {"Degraded": "MaintenanceFailed", "DataUnavailable": "VolumeAway", "DiskPressure": "AboveBackpressure"}
+    troubles["GoalMissed"] = "WillBeMissed"
     looks.speak("well", "worker-1", troubles=troubles)
-    cells = ("Degraded AgentTrouble", "DataUnavailable OnNodes", "DiskPressure AboveBackpressure")
+    cells = ("Degraded AgentTrouble", "DataUnavailable OnNodes", "DiskPressure AboveBackpressure", "GoalMissed OnNodes")
     found = looks.until("well", *cells, words="worker-1 (Degraded: MaintenanceFailed in words)")
     assert (kstatus(found), argo(found)) == ("Current", "Degraded")
     looks.speak("well", "worker-1")
-    looks.until("well", "Degraded Well", "DataUnavailable AllThere", "DiskPressure RoomLeft")
+    looks.until("well", "Degraded Well", "DataUnavailable AllThere", "DiskPressure RoomLeft", "GoalMissed NoneMissed")
 
     stopped = {"type": "Ready", "status": "False", "reason": "Stopped", "lastTransitionTime": OLD}
     looks.speak("well", "worker-1", conditions=[stopped], space={"liveBytes": 5 << 20})
     found = looks.until("well", "Ready NotServing", "Reachable NotServing", words="worker-1 (5Mi live; Stopped)")
     assert found["status"]["outOfReach"][0]["live"] == "5Mi"
     looks.speak("well", "worker-1", heartbeat=OLD)
-    silent = ("Reachable Silent", "Degraded Silent", "DataUnavailable Silent", "DiskPressure Silent", "Ready Silent")
-    found = looks.until("well", *silent, words="worker-1")
+    said = ("Reachable", "Degraded", "DataUnavailable", "DiskPressure", "GoalMissed", "Ready")
+    found = looks.until("well", *(f"{type} Silent" for type in said), words="worker-1")
     assert (kstatus(found), argo(found)) == ("InProgress", "Progressing")
 
     looks.speak("well", wanted=["Rewrite"])

@@ -225,6 +225,11 @@ def lease(repository: Engine, clock: ManualClock, seconds: int) -> None:
     passed = repository.leases.acquire("socket", 1000, alive[:1], holds_files=True) if alive else None
     if passed is not None:
         repository.leases.hold(passed.id, alive)
+        for index in alive:  # what is rewritten or deleted from now on is gone, and open in their hands
+            repository.reclamation.passed.passed(index, "socket")
+        compactor = repository.compactor
+        compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({Action.REWRITE})))
+        repository.reclamation.passed.given_back(alive, "socket")
         repository.leases.hold(passed.id, alive[-1:])
         repository.leases.release(passed.id)
 

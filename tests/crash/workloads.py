@@ -166,6 +166,7 @@ ERRORS: list[Step | Restart] = [
     put("a", 5),
     broken(rollover, fails("write", "*.parquet")),
     broken(rollover, fails("sync", "*.parquet"), fails("unlink", "*.parquet")),
+    Restart(is_kill=True),  # this start removes what the rollover left
     broken(rollover, fails("rename", "*/manifest*")),
     checkpoint,
 ]

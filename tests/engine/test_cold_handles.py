@@ -299,6 +299,59 @@ def test_a_damaged_block_leaves_its_handles_unknown_and_no_others(workshop: Work
     assert repository.check(deep=True).problems == ()
 
 
+def reclaim(workshop: Workshop) -> None:
+    """Give back all that may be, from the archive too."""
+    repository = workshop.repository
+    repository.reclamation.clean()
+    repository.reclamation.truncate()
+    repository.compactor.execute(repository.compactor.plan(policy="CompactAll"))
+    workshop.clock.advance(40 * 24 * 3_600)
+    repository.reclamation.clean()
+
+
+def content_bytes(workshop: Workshop) -> int:
+    return sum(path.stat().st_size for path in workshop.path.glob("c*/**/*-*"))
+
+
+@pytest.mark.parametrize("has_archive", [False, True])
+@pytest.mark.parametrize("at_start", [False, True])
+def test_what_a_damaged_block_keeps_alive_is_not_reclaimed(
+    workshop: Workshop, *, at_start: bool, has_archive: bool
+) -> None:
+    """Before it is given up: all else may be deleted and reclaimed, and a block that is mended has all it had."""
+    repository = workshop.make(
+        archive={"enabled": has_archive}, truncation={"mode": "Eager"}, compaction={"deleted_retention": 0}
+    )
+    ids = put(repository, 0)
+    cool(repository)
+    workshop.expects_problems = True
+    before = damage(workshop)
+    if at_start:
+        repository = workshop.restart("clean")
+    others = {record.id for record in repository.ledger.everything()}
+    unknown = {id: content for id, content in ids.items() if id not in others}
+    assert others
+    assert unknown
+    repository.handles.forget([parse_uuid(id) for id in others], "not needed")
+    reclaim(workshop)
+    repository.checkpoint()
+    reclaim(workshop)
+    run_files(workshop)[0].write_bytes(before)
+    repository = workshop.restart("crash")
+    require(repository, unknown)
+    assert repository.check(deep=True).problems == ()
+
+    damage(workshop)
+    repository = workshop.restart("clean")
+    reclaim(workshop)
+    assert content_bytes(workshop) >= sum(map(len, unknown.values()))
+    (listed,) = repository.set_aside.listed(10)
+    assert repository.set_aside.drop([listed.id], "somebody") == 1
+    reclaim(workshop)
+    assert content_bytes(workshop) == 0
+    workshop.expects_problems = False
+
+
 def test_a_log_that_changes_what_cannot_be_read_starts(workshop: Workshop) -> None:
     """The change is set aside, and all other changes count."""
     repository = workshop.make(compaction={"deleted_retention": 0})

@@ -81,6 +81,49 @@ def test_what_a_lease_holds_is_read_after_its_death(workshop: Workshop, scope: s
     assert freed > 0
 
 
+@pytest.mark.parametrize("scope", ["snapshot", "resources"])
+def test_what_was_dead_before_a_lease_is_rewritten_away(workshop: Workshop, scope: str) -> None:
+    """Addresses stay: what the lease holds is read where it lies now, and what dies later stays there for it."""
+    repository = workshop.make(**LOOSE)
+    fill(repository)
+    repository.queues.drop(repository.queue("drop"))
+    kept = {claim_of(record): b"" for record in repository.queue("keep").records()}
+    kept = {claim: repository.reader.read(claim, 0, claim.length) for claim in kept}
+    lease = acquire(repository, scope)
+
+    freed = reclaim(repository)
+    repository.queues.drop(repository.queue("keep"))
+    held = reclaim(repository)
+
+    assert (freed > 0, held) == (True, 0)
+    assert {claim: repository.leases.read(lease.id, claim, 0, claim.length) for claim in kept} == kept
+    repository.leases.release(lease.id)
+    assert reclaim(repository) > 0
+
+
+def test_descriptors_keep_no_file_from_being_rewritten(workshop: Workshop) -> None:
+    """Only from being changed in place. Whatever the process comes to meanwhile, nothing of it is left behind."""
+    repository = workshop.make(**LOOSE)
+    fill(repository)
+    indexes = [entry.claim.index for entry in repository.ledger.entries()]
+    lease = repository.leases.acquire("socket", HOUR, indexes, holds_files=True)
+    for index in indexes:
+        repository.reclamation.passed.passed(index, "socket: somebody")
+    repository.queues.drop(repository.queue("drop"))
+
+    compactor = repository.compactor
+    report = compactor.execute(compactor.plan(policy="CompactAll"))
+
+    assert report.done == {Action.REWRITE: 2}
+    assert (report.freed_bytes, report.held_bytes > 0) == (0, True)
+    assert {each.resource for each in repository.reclamation.passed.kept()} == set(indexes)
+    assert all(each.holders == ("socket: somebody",) for each in repository.reclamation.passed.kept())
+    repository = workshop.crash()
+    assert repository.reclamation.passed.kept() == []
+    assert [each.id for each in repository.leases.all()] == [lease.id]
+    assert reclaim(repository) == 0
+
+
 @pytest.mark.parametrize("end", ["release", "revoke", "expire"])
 def test_a_reader_whose_lease_ended_gets_an_error(workshop: Workshop, repository: Engine, end: str) -> None:
     """Also where the bytes would still be there: what is read under a lost lease is discarded."""
@@ -325,7 +368,7 @@ def test_a_lease_grows_and_shrinks(workshop: Workshop, repository: Engine) -> No
     """What it takes in is held from then on, over a restart too; what it leaves out is given back."""
     dropped = fill(repository)
     first, second = sorted({claim.resource for claim in dropped})
-    lease = repository.leases.acquire("reader", HOUR, [first], holds_files=True)
+    lease = repository.leases.acquire("reader", HOUR, [first])
 
     repository.leases.hold(lease.id, [first, second])
     repository = workshop.crash()

@@ -22,7 +22,7 @@ from tests.support import ManualClock, spec_at
 from ullage.contract import ContainerSettings, ContentRepositorySpec, Quantity
 from ullage.engine.backupfiles import BACKUP_FORMAT
 from ullage.engine.engine import Engine
-from ullage.engine.model import Action, Answer, FlowFileRecord, Lifetime
+from ullage.engine.model import Action, Answer, FlowFileRecord, Lifetime, parse_uuid
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.serde import SerDe
 
@@ -31,6 +31,9 @@ PRESENT = f"format-{FORMAT_VERSION}-serde-{SerDe.version}"
 BACKUP = f"backup-{BACKUP_FORMAT}"
 GOLDEN_ANSWERS = 70
 """Requests of each filling that were answered: more than a block of a run holds."""
+
+GOLDEN_RESTING = 100
+"""Handles in a run."""
 
 MADE_AT_OPEN = ("ballast",)
 """Files that every open makes anew: left out, for they hold nothing."""
@@ -132,6 +135,24 @@ def fill(repository: Engine, clock: ManualClock) -> None:
     repository.committer.commit(answers, creates=True)
 
 
+def rest(repository: Engine) -> list[str]:
+    """Handles that leave memory for a run with the next snapshot: more than a block of one holds."""
+    ids = repository.handles.put_many([b"%d rests" % number for number in range(GOLDEN_RESTING)], {"kind": "rests"})
+    repository.content.retire_idle()
+    repository.committer.commit(repository.content.take_seals(), creates=False)
+    repository.spaces.handles.rows_min = 1
+    return sorted(ids)
+
+
+def disturb(repository: Engine, ids: list[str]) -> None:
+    """Some of them leave the run: deleted, brought back, with an end, given up."""
+    repository.handles.delete(ids[0])
+    repository.handles.delete(ids[30])
+    repository.handles.undelete(ids[30])
+    repository.handles.set_ttl(ids[60], 1 << 40)
+    repository.handles.forget([parse_uuid(ids[-1])], "not needed")
+
+
 def make(target: Path) -> None:
     """Write `closed.tar.gz`, `killed.tar.gz` and `expected.json` into `target`."""
     target.mkdir(parents=True, exist_ok=True)
@@ -147,10 +168,12 @@ def make(target: Path) -> None:
             compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({Action.PUNCH})))
             compactor.execute(compactor.plan(policy="CompactAll"))
             repository.leases.acquire("a reader", 3_600_000)
+            resting = rest(repository)
             repository.ledger.records.pack(0)
             repository.checkpoint()
             clock.advance(60)
             fill(repository, clock)
+            disturb(repository, resting)
             repository.queues.drop(repository.queue("returned"))
             compactor.execute(compactor.plan(policy="CompactAll"))
             (target / "killed.tar.gz").write_bytes(_packed(root))

@@ -10,7 +10,7 @@ from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_cells, 
 from ullage_agent.kubectl.status import show_fleet
 
 NOW = 1_772_323_200_000
-TROUBLE = {"Stalled", "Degraded", "DataUnavailable", "DiskPressure", "ClockImplausible"}
+TROUBLE = {"Stalled", "Degraded", "DataUnavailable", "DiskPressure", "ClockImplausible", "GoalMissed"}
 """Conditions that are well when they do not hold."""
 
 

@@ -22,7 +22,8 @@ from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, UnknownPlugin
 from ullage.interface.buckets import Bucket
-from ullage.remote.bucket import PART_BYTES, BucketPlace
+from ullage.remote.bucket import BucketPlace
+from ullage.remote.parts import PART_BYTES
 from ullage_agent.cli.app import app
 
 KB = 1024

@@ -20,9 +20,12 @@ from tests.support import Workshop, drain, put_each, spec_at
 from ullage.engine.backupgenerations import generations_at
 from ullage.engine.backupverify import verify
 from ullage.engine.engine import Engine
+from ullage.engine.shipping.probing import probe
 from ullage.interface.buckets import Bucket
-from ullage.remote.bucket import PART_BYTES, BucketPlace
+from ullage.remote.bucket import BucketPlace
 from ullage.remote.objects import Conflict, Objects
+from ullage.remote.parts import PART_BYTES
+from ullage.remote.share import BucketShare
 from ullage.wire.upkeep import Keep
 
 KB = 1024
@@ -132,6 +135,11 @@ def test_of_puts_on_one_condition_that_race_one_wins(server: Bucket, is_first: b
         left = objects.get(key)
         assert left is not None
         assert left.data == b"racer %d" % winner
+
+
+def test_a_share_may_lie_there(server: Bucket) -> None:
+    """The server keeps the conditions on which its log stands, in races of 32."""
+    probe(BucketShare(msgspec.structs.replace(server, url=f"{server.url}-share")))
 
 
 def test_generations_are_written_verified_and_restored(server: Bucket, workshop: Workshop, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from unittest import mock
 from tests.support import ManualClock, collect_now_and_then, committing, spec_at
 from ullage.contract import ContainerSettings, ContentRepositorySpec, PunchSettings, Quantity
 from ullage.engine.engine import Engine
+from ullage.engine.ledger.coldhandles import ColdRun
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import (
     Action,
@@ -27,13 +28,20 @@ from ullage.engine.model import (
     SwapDrop,
     SwapOut,
     Update,
+    parse_uuid,
     split_uuids,
 )
+from ullage.engine.runs import rows
+from ullage.engine.runs.rows import packed_key
 from ullage.engine.updates import updated
 from ullage.errors import UllageError
 from ullage.testing.crashing import CrashFiles, Image
 
 ROOT = "/r"
+RESTING = 21
+SMALL_BLOCK = 500
+"""So that few handles make several blocks."""
+
 Shown = tuple[int, int, bytes, bytes]
 """Queue, place, attributes and content of a FlowFile."""
 
@@ -96,6 +104,11 @@ class Specimen(NamedTuple):
     last_id: int
     snapshot_id: int
     is_closed: bool
+    orphans: frozenset[str]
+    """Files that nothing names though nothing is damaged: what was made ahead of need."""
+
+    resting: dict[str, frozenset[bytes]]
+    """Uuids of the handles in each run of them, by its path, of those too that have left it since."""
 
     def files_like(self, part: str) -> list[str]:
         return sorted(path for path in self.image.files if part in path)
@@ -109,7 +122,8 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
     """Write a repository: identities, log, snapshot, swap files, small, large, dead and archived content, handles."""
     spec = _spec(partitions)
     files, clock, truth = CrashFiles(), ManualClock(), Truth()
-    with mock.patch("os.urandom", random.Random(seed).randbytes):
+    small_blocks = mock.patch.object(rows, "BLOCK_BYTES_WANTED", SMALL_BLOCK)
+    with small_blocks, mock.patch("os.urandom", random.Random(seed).randbytes):
         Engine.initialize(spec, files, clock)
         with _watched(files, truth):
             repository = Engine.open(spec, files, clock)
@@ -120,11 +134,13 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
             compactor.execute(compactor.plan(actions=frozenset({Action.PUNCH})))
             compactor.execute(compactor.plan(policy="CompactAll"))
             repository.leases.acquire("a reader", 3_600_000)
+            resting = _rest(repository)
             repository.ledger.records.pack(0)
             repository.checkpoint()
             snapshot_id = repository.log.last_id
             clock.advance(60)
             _fill(repository, clock, random.Random(seed + 1), large=False)
+            _disturb(repository, resting)
             compactor.execute(compactor.plan(policy="CompactAll"))
             last_id = repository.log.last_id
             if closed:
@@ -134,7 +150,22 @@ def specimen(*, closed: bool, partitions: int, seed: int = 4) -> Specimen:
                 repository.log.abandon()
                 repository.close()
     name = f"{'closed' if closed else 'killed'}-{partitions}"
-    return Specimen(name, files.image(), spec, truth, last_id, snapshot_id, closed)
+    image = files.image()
+    return Specimen(name, image, spec, truth, last_id, snapshot_id, closed, *_beside_truth(image, spec))
+
+
+def _beside_truth(image: Image, spec: ContentRepositorySpec) -> tuple[frozenset[str], dict[str, frozenset[bytes]]]:
+    repository = reopen(image, spec)
+    try:
+        orphans = frozenset(repository.check().orphans)
+        runs = repository.ledger.cold.runs
+        return orphans, {repository.spaces.path(run.listed): frozenset(_uuids_in(run)) for run in runs}
+    finally:
+        abandon(repository)
+
+
+def _uuids_in(run: ColdRun) -> Iterator[bytes]:
+    return (packed_key(key) for number in run.blocks() for key in run.block(number).keys)
 
 
 def reopen(repository_image: Image, spec: ContentRepositorySpec) -> Engine:
@@ -228,6 +259,25 @@ def _fill(repository: Engine, clock: ManualClock, chooser: random.Random, *, lar
     repository.handles.delete(repository.handles.put(chooser.randbytes(50), {"kind": "deleted"}))
     answers = [Answer(chooser.randbytes(32), b"put", chooser.randbytes(60), clock.now_millis()) for _ in range(20)]
     repository.committer.commit(answers, creates=True)
+
+
+def _rest(repository: Engine) -> list[str]:
+    """Handles that leave memory for a run with the next snapshot: their contents are in files that are sealed."""
+    contents = [b"%d rests" % number if number % 3 else b"" for number in range(RESTING)]
+    ids = repository.handles.put_many(contents, {"kind": "rests"})
+    repository.content.retire_idle()
+    repository.committer.commit(repository.content.take_seals(), creates=False)
+    repository.spaces.handles.rows_min = 1
+    return sorted(ids)
+
+
+def _disturb(repository: Engine, ids: list[str]) -> None:
+    """Some are deleted, brought back, given an end and given up."""
+    repository.handles.delete(ids[0])
+    repository.handles.delete(ids[7])
+    repository.handles.undelete(ids[7])
+    repository.handles.set_ttl(ids[13], 1 << 40)
+    repository.handles.forget([parse_uuid(id) for id in ids[-2:]], "not needed")
 
 
 def describe(found: Specimen) -> str:

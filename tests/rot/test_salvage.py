@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.rot.specimen import ROOT, Shown, Specimen, abandon, reopen, shown, specimen
+from tests.rot.specimen import ROOT, SMALL_BLOCK, Shown, Specimen, abandon, reopen, shown, specimen
 from tests.rot.verdict import kind_of
 from tests.storage_reader import StorageReader
 from tests.support import ManualClock, spec_at
@@ -173,7 +173,8 @@ def test_a_ruin_gives_all_that_is_proved_and_nothing_else(whole: Specimen, way: 
             chooser = random.Random(f"{SEED} {whole.name} {path} {way} {number}")
             what = f"{whole.name}, seed {SEED}: {way} {number} of {path}"
             try:
-                report, kept, held, events = salvaged(ruined(whole, path, way, chooser))
+                image = ruined(whole, path, way, chooser)
+                report, kept, held, events = salvaged(image)
             except Exception as error:
                 error.add_note(what)
                 raise
@@ -187,6 +188,9 @@ def test_a_ruin_gives_all_that_is_proved_and_nothing_else(whole: Specimen, way: 
                 assert kind_of(path) == "event file" or not report.lost_events, what
             lost = {parse_uuid(each.id) for each in report.lost}
             assert not lost & states.keys(), what
+            if runs := {each for each in whole.resting if image.files.get(each) != whole.image.files[each]}:
+                require_rest_of_runs(whole, runs, way, Salvaged(report, kept, held, events))
+                continue
             if kind_of(path) not in ("log", "snapshot", "swap file"):
                 assert {uuid: states[uuid] for uuid in states} == {u: each for u, each in last.items() if u not in lost}
                 assert not held, what
@@ -201,6 +205,34 @@ def test_a_ruin_gives_all_that_is_proved_and_nothing_else(whole: Specimen, way: 
             if way == "flip" and kind_of(path) == "log":
                 gone = {id for first, final in report.lost_transactions for id in range(first, final + 1)}
                 assert {uuid for uuid in last if born[uuid] not in gone} <= states.keys(), what
+
+
+def require_rest_of_runs(whole: Specimen, runs: set[str], way: str, found: Salvaged) -> None:
+    """Ruined runs of handles cost some that were in them, a flipped bit those of a block, and the report names one."""
+    last = {uuid: readable(each) for uuid, each in whole.truth.after[whole.last_id].items()}
+    kept = {uuid: readable(each) for uuid, each in found.kept.items()}
+    missing = last.keys() - kept.keys() - found.held.keys()
+    assert kept.items() <= last.items(), (runs, way)
+    were_there = frozenset[bytes]().union(*(whole.resting[path] for path in runs))
+    assert missing | (found.held.keys() & last.keys()) <= were_there, (runs, way)
+    names = {name for path in runs for name in (path, f"run {int(path.rsplit('/', 1)[1].removesuffix('.run'))}")}
+    is_named = any(each.path in names for each in found.report.damaged)
+    assert is_named or (kept == last and not found.held), (runs, way)
+    if way == "flip":
+        assert not found.held, runs
+        assert len(missing) <= SMALL_BLOCK // 20, runs
+
+
+@pytest.mark.parametrize("at", [0, 9, 13, 40], ids=["magic", "length", "checksum", "body"])
+@pytest.mark.parametrize("file", ["snapshot", "swap file"])
+def test_a_damaged_header_costs_nothing(whole: Specimen, file: str, at: int) -> None:
+    """It stands at the file's end once more; the report names it."""
+    path = next(path for path in sorted(whole.image.files) if kind_of(path) == file)
+    data = whole.image.files[path]
+    found = salvaged(whole.with_file(path, data[:at] + bytes((data[at] ^ 4,)) + data[at + 1 :]))
+    assert found.kept.keys() == whole.truth.after[whole.last_id].keys()
+    assert not found.held
+    assert [each.path for each in found.report.damaged] == [path]
 
 
 def test_a_salvage_that_is_killed_leaves_nothing_that_opens(whole: Specimen) -> None:

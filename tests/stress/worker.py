@@ -174,6 +174,7 @@ def upkeep_of(worker: Worker, task: Task) -> list[Callable[[], object]]:
         *(repository.handles.purge, repository.queues.swap_out_all, repository.queues.expire),
         *(repository.provenance.step, repository.provenance.index_step, repository.proof.step),
         *(repository.spaces.blocks.merge_step, repository.spaces.blocks.merge_step),
+        *(lambda: repository.ledger.records.pack(0), repository.spaces.handles.merge_step),
         *(repository.reclamation.survey, lambda: repository.account.dead(repository.spec)),
     ]
 

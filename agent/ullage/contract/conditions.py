@@ -188,6 +188,15 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             ),
         ),
         ConditionRow(
+            "GoalMissed",
+            "A bound of spec.compaction.goal is not held, or will not be.",
+            (
+                Cell(_YES, "OnNodes", "agents say which bound, why, and what would help", News.WARNING),
+                Cell(_NO, "NoneMissed", "no agent says so, or there is no goal", News.NORMAL),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
             "Provisioned",
             "Every node has the local volumes that spec.storage asks for, of the size that it asks for.",
             (
@@ -243,6 +252,17 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_YES, "ContentUnavailable", "contents or swap files are damaged or missing"),
                 Cell(_YES, "RecordsSetAside", "records are kept that can't be used"),
                 Cell(_NO, "AllThere", "none of these is known"),
+            ),
+        ),
+        ConditionRow(
+            "GoalMissed",
+            "A bound of spec.compaction.goal is not held, or will not be. status.space.goalMissed says from when on.",
+            (
+                Cell(_YES, "Missed", "it is not held now"),
+                Cell(_YES, "WillBeMissed", "it is foreseen that it will not be"),
+                Cell(_NO, "Held", "all that is foreseen is well"),
+                Cell(_NO, "Backlog", "what was dead before the goal was set is being given back"),
+                Cell(_NO, "NoGoal", "there is none"),
             ),
         ),
         ConditionRow(

@@ -156,6 +156,16 @@ class Space(ClusterRecord, frozen=True, kw_only=True):
     returning: Returning = Returning()
     """When the dead bytes come back, as of some minutes ago."""
 
+    disk_to_live: Annotated[float, Meta(ge=0)] | None = None
+    """With spec.compaction.goal, the bytes that content takes for each that lives. Null if nothing lives."""
+
+    oldest_dead: Time | None = None
+    """With spec.compaction.goal, since when the oldest byte that compaction may give back has been dead for certain.
+    Null if none is."""
+
+    goal_missed: Time | None = None
+    """From when on spec.compaction.goal will not be held, or is not. Null if all that is foreseen is well."""
+
 
 class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     """The state of the node, written by its agent alone."""
@@ -331,6 +341,17 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
 
     reclaimed: str = "0"
     """The bytes given back since the agents started."""
+
+    disk_to_live: Annotated[float, Meta(ge=0)] | None = None
+    """With spec.compaction.goal, the bytes that content takes for each that lives, on the node where it is most."""
+
+    oldest_dead: Time | None = None
+    """With spec.compaction.goal, since when the oldest byte that compaction may give back has been dead for certain, on
+    the node where it is longest. Null if none is."""
+
+    goal_missed: Time | None = None
+    """From when on the first node will not hold spec.compaction.goal, or does not. Null if all that is foreseen is
+    well."""
 
     window: NextWindow = NextWindow()
     """When reclamation may run."""

@@ -6,7 +6,8 @@
 
 The order at the end is what makes it safe: bytes change only after the client can see that it has lost them. An
 address is leased by its *birth*, the resource claim that it was written to; the descriptor is of the *file* that holds
-the bytes now, another one if a rewrite has moved them. What is leased is not moved again.
+the bytes now, another one if a rewrite has moved them. A rewrite may move them again, and what is dead may go: the file
+of which the client has a descriptor stays as it is until it is closed.
 """
 
 import os
@@ -125,17 +126,26 @@ class LentFiles:
         with ExitStack() as stack:
             descriptors = []
             for file in files:  # one by one: those before a failure are closed
-                descriptors.append(self._engine.content.open_descriptor(file))
-                stack.callback(os.close, descriptors[-1])
+                self._engine.reclamation.passed.passed(file.index, self._holder)
                 self.files.add(file.index)
+                try:
+                    descriptors.append(self._engine.content.open_descriptor(file))
+                except BaseException:
+                    self._closed({file.index})
+                    raise
+                stack.callback(os.close, descriptors[-1])
             yield descriptors
+
+    def _closed(self, files: set[int]) -> None:
+        self.files -= files
+        self._engine.reclamation.passed.given_back(files, self._holder)
 
     def give_back(self, files: Iterable[int]) -> None:
         """The client has closed these. What lies in no file that it still has is leased no longer."""
         gone = self.files.intersection(files)
         if not gone:
             return
-        self.files -= gone
+        self._closed(gone)
         self._births = {birth: file for birth, file in self._births.items() if file in self.files}
         if self._lease is None:
             return
@@ -147,7 +157,8 @@ class LentFiles:
     def release(self) -> None:
         """Everything is given back. The connection is closed by now, or the client said so."""
         lease, self._lease = self._lease, None
-        self._births, self.files = {}, set()
+        self._births = {}
+        self._closed(set(self.files))
         if lease is not None:
             self._engine.leases.release(lease)
 

@@ -96,6 +96,8 @@ class EmbeddedReclamation(Reclamation):
         for figures in self._engine.reclamation.figures() if held else ():
             if figures.resource in held:
                 leased[figures.container] += figures.allocated_bytes
+        for container in found.containers:
+            leased[container.name] += container.held_bytes
         usages = [documents.container_usage(figures, leased[figures.name]) for figures in found.containers]
         return Survey(millis=found.millis, containers=usages)
 
@@ -107,7 +109,10 @@ class EmbeddedReclamation(Reclamation):
     def forecast(self) -> SpaceForecast:
         coming = list(map(documents.space_coming, self._engine.account.forecast(self._engine.spec)))
         dead = sum(each.bytes for each in coming)
-        return SpaceForecast(millis=self._engine.clock.now_millis(), dead_bytes=dead, coming=coming)
+        is_known = self._engine.reclamation.orphans.are_known
+        return SpaceForecast(
+            millis=self._engine.clock.now_millis(), dead_bytes=dead, coming=coming, orphans_known=is_known
+        )
 
     def goal(self) -> GoalStatus:
         return documents.goal_status(self._engine.spec.compaction.goal, self._engine.compactor.goal.figures)

@@ -246,7 +246,12 @@ class Backup:
     def _keeping(self) -> Iterator[None]:
         """While this lasts, no file that a snapshot may name is given back."""
         keeping_events = nullcontext() if self._events is None else self._events.keeping()
-        with self._compactor.held(), keeping_events, self._committer.keeping_swaps(), self._spaces.keeping():
+        with (
+            self._compactor.held("a backup is under way"),
+            keeping_events,
+            self._committer.keeping_swaps(),
+            self._spaces.keeping(),
+        ):
             yield
 
     def _write_moment(

@@ -305,7 +305,8 @@ class Engine:
         except BaseException as error:
             lock.close()
             if isinstance(error, RepositoryDamaged):
-                error.add_note(WAY_ON)
+                # In the message: whoever prints or logs an error leaves its notes out.
+                error.args = (f"{error}\n{WAY_ON}",)
             raise
 
     def __enter__(self) -> Self:
@@ -323,9 +324,8 @@ class Engine:
         room: SessionRoom | None = None,
         kind: type[ProcessSession] = ProcessSession,
     ) -> ProcessSession:
-        """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
-        many calls above the program is that wants it; `tenant`: whose files its content goes to, and
-        who makes the queues that are not there yet; `room`: what it may hold, where that is bounded.
+        """A new session, a context manager for one thread. `component`: who its events name; `depth`: how many calls above
+        the program is that wants it; `tenant`: whose its content and new queues are; `room`: what it may hold, if bounded.
         """
         self.forgotten.give_back()
         return kind(self._parts, component, component_type, depth + 1, tenant, room)

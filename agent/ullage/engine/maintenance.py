@@ -5,6 +5,7 @@ from two threads: one for compaction, which may take hours, and one for all that
 in `failures` and handed to `on_failure`; the task is tried again when it is next due.
 """
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,9 @@ FAILURES_KEPT = 100
 
 @dataclass(slots=True)
 class Task:
-    """One periodic duty."""
+    """One periodic duty. `behind` is by how many seconds the latest of its runs began late, or ended where none takes
+    long, and the time between two looks at what is due.
+    """
 
     name: str
     frequency_seconds: float
@@ -41,6 +44,8 @@ class Task:
     due: float
     is_heavy: bool = False
     failed: bool = False
+    is_running: bool = False
+    behind: float = TICK_SECONDS
 
 
 class MaintenanceRunner:
@@ -84,7 +89,12 @@ class MaintenanceRunner:
         clock = self._repository.clock
         ahead = clock.now_millis() - clock.monotonic() * 1000
         return {
-            task.name: TaskTime(round(task.due * 1000 + ahead), max(1, round(task.frequency_seconds * 1000)))
+            task.name: TaskTime(
+                math.floor(task.due * 1000 + ahead),
+                max(1, round(task.frequency_seconds * 1000)),
+                math.ceil(task.behind * 1000),
+                task.is_running,
+            )
             for task in self._tasks
         }
 
@@ -100,9 +110,10 @@ class MaintenanceRunner:
             if is_heavy is not None and task.is_heavy != is_heavy:
                 continue
             if now >= task.due or (task.name == "checkpoint" and not task.failed and self._is_log_large()):
+                was_due = task.due
                 task.due = now + task.frequency_seconds
                 ran.append(task.name)
-                self._run(task)
+                self._run(task, was_due)
         return ran
 
     def start(self) -> None:
@@ -135,8 +146,10 @@ class MaintenanceRunner:
         while not self._stop.wait(TICK_SECONDS):
             self.run_due(is_heavy=is_heavy)
 
-    def _run(self, task: Task) -> None:
-        task.failed = True
+    def _run(self, task: Task, due: float) -> None:
+        task.failed = task.is_running = True
+        clock = self._repository.clock
+        behind = max(0.0, clock.monotonic() - due)
         try:
             task.run()
         except Exception as error:  # noqa: BLE001 - a task that fails in an unforeseen way must not end the others
@@ -148,6 +161,11 @@ class MaintenanceRunner:
             _forget_frames(error)
         else:
             task.failed = False
+            if not task.is_heavy:
+                behind = max(0.0, clock.monotonic() - due)
+        finally:
+            task.is_running = False
+            task.behind = max(behind + TICK_SECONDS, task.behind)
 
     def _compact(self) -> None:
         """As spec.compaction allows; `stop` takes the ticket back."""

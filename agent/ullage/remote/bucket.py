@@ -14,35 +14,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from itertools import chain
 from typing import Final
-
-from crc32c import crc32c
 
 from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, Put, is_put, new_suffix
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, ContentMissing
 from ullage.interface.buckets import Bucket
 from ullage.remote.objects import Conflict, ObjectNotThere, Objects
-
-PART_BYTES: Final = 8 << 20
-"""What is sent at a time, while `PARALLEL` others are under way."""
+from ullage.remote.parts import IN_FLIGHT_BYTES, PARALLEL, put_measured
 
 PIECE_BYTES: Final = 4 << 20
 """What is fetched at a time; each is in memory twice for a moment."""
 
-PARTS_MAX: Final = 9_000
-"""Fewer than the 10,000 that S3 takes: a file whose length is only guessed may be longer."""
-
 PIN_SECONDS: Final = 3_600
 """A reader that has not told so long that it is there is taken for dead. It tells six times as often."""
 
-PARALLEL: Final = 4
-"""Parts of one file that are under way."""
-
 LANES: Final = 16
 """Files that are, as long as they are small: what a small one costs is the wait for an answer."""
-
-IN_FLIGHT_BYTES: Final = PARALLEL * PART_BYTES
 
 
 class BucketPlace:
@@ -85,32 +72,11 @@ class BucketPlace:
 
     def put(self, path: str, pieces: Iterable[bytes], length: int = 0) -> Put:
         self._own.add(path)
-        counted = _Measured(pieces)
-        part_bytes = max(PART_BYTES, -(-length // PARTS_MAX))
-        first: list[bytes] = []
-        for piece in counted:
-            first.append(piece)
-            if counted.length > part_bytes:
-                self._put_parts(path, first, counted, part_bytes)
-                break
-        else:
-            self._objects.put(path, b"".join(first))
-        return Put(counted.length, counted.crc)
+        measured = put_measured(self._objects, path, pieces, length)
+        return Put(measured.length, measured.crc)
 
     def settle(self, paths: Collection[str]) -> None:
         """Nothing: what was put has its name."""
-
-    def _put_parts(self, path: str, first: list[bytes], rest: "_Measured", part_bytes: int) -> None:
-        parallel, taken = max(1, IN_FLIGHT_BYTES // part_bytes), rest.length
-        try:
-            # While no more was taken than is here, all of it can be sent again.
-            self._objects.put_parts(
-                path, lambda: chain(first, rest), part_bytes, parallel, lambda: rest.length == taken
-            )
-        except (BucketRefused, BucketUnavailable):
-            # The request that made one object of the parts may have been carried out, and its answer lost.
-            if not rest.is_over or self._objects.length(path) != rest.length:
-                raise
 
     def read(self, path: str, offset: int, count: int) -> bytes:
         try:
@@ -213,26 +179,3 @@ class BucketPlace:
                 )
         finally:
             self._objects.delete([key])
-
-
-class _Measured:
-    """Pieces whose length and CRC-32C are taken as they pass."""
-
-    def __init__(self, pieces: Iterable[bytes]) -> None:
-        self._pieces = iter(pieces)
-        self.length = 0
-        self.crc = 0
-        self.is_over = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            piece = next(self._pieces)
-        except StopIteration:
-            self.is_over = True
-            raise
-        self.length += len(piece)
-        self.crc = crc32c(piece, self.crc)
-        return piece

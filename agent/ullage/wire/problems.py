@@ -102,6 +102,7 @@ PROBLEMS: Final = (
     Problem(errors.DirectoryUnusable, "directory-unusable", 409, "The directory can't be used"),
     Problem(errors.NotABackup, "no-backup", 409, "The directory holds no backup"),
     Problem(errors.BackupOvertaken, "backup-overtaken", 409, "Another backup was written there meanwhile"),
+    Problem(errors.ShareFenced, "share-fenced", 409, "Another writer has taken over"),
     Problem(errors.BackupStopped, "backup-stopped", 409, "The backup was stopped"),
     Problem(errors.HandleDeleted, "handle-deleted", 410, "The handle was deleted"),
     Problem(errors.SessionGone, "session-gone", 410, "The session has ended"),

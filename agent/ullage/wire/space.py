@@ -146,6 +146,9 @@ class SpaceForecast(msgspec.Struct, frozen=True, kw_only=True):
     coming: list[SpaceComing]
     """The same bytes, soonest first."""
 
+    orphans_known: bool = True
+    """Whether directories have been read for what a killed process left: until then those bytes are in none of this."""
+
 
 class GoalStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How the goal of compaction is held, as of the last look, and what is to be expected."""
@@ -377,6 +380,9 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many resource claims, by action."""
 
     freed_bytes: int
+
+    held_bytes: int
+    """What comes back as soon as readers close files that were rewritten or deleted while they had them open."""
 
     copied_bytes: int
 

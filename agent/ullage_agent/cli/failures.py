@@ -30,6 +30,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.WriteIncomplete: ExitCode.USAGE,
     errors.RepositoryLocked: ExitCode.LOCKED,
     errors.BackupOvertaken: ExitCode.LOCKED,
+    errors.ShareFenced: ExitCode.LOCKED,
     errors.NotARepository: ExitCode.REPOSITORY,
     errors.ForeignContainer: ExitCode.REPOSITORY,
     errors.FormatTooNew: ExitCode.REPOSITORY,

@@ -20,16 +20,23 @@ WORDS: Final = {
 }
 """What people read of when bytes come back."""
 
+UNLOOKED: Final = (
+    "what a killed process may have left is not known yet: directories are read for it a minute after a repository "
+    "begins to be served, and by `ullage clean --orphans`"
+)
+
 COLUMNS: Final = ("dead bytes come back", ">bytes", "by", "earliest", "latest", "why", "what helps")
 
 
 def show_forecast(forecast: SpaceForecast) -> None:
     """For people: one line for all that comes back together."""
-    if not forecast.coming:
-        tell("no bytes are dead")
-        return
-    print_rows(COLUMNS, [_row(each) for each in forecast.coming])
-    tell(f"{size(forecast.dead_bytes)} dead or kept in all")
+    if forecast.coming:
+        print_rows(COLUMNS, [_row(each) for each in forecast.coming])
+        tell(f"{size(forecast.dead_bytes)} dead or kept in all")
+    else:
+        tell("no bytes are dead" if forecast.orphans_known else "no bytes are dead that the ledger knows of")
+    if not forecast.orphans_known:
+        tell(UNLOOKED)
 
 
 def _row(each: SpaceComing) -> tuple[str, ...]:

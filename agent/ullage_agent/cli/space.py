@@ -308,6 +308,8 @@ def _tell_report(report: RunReport) -> None:
         f"{size(max(0, report.freed_bytes))} given back, {size(report.copied_bytes)} copied, {report.seconds:.1f} s"
         + (" (stopped before the end)" if report.is_stopped else "")
     )
+    if report.held_bytes:
+        tell(f"{size(report.held_bytes)} more come back when readers close what they have open")
     if report.emergency:
         tell(f"{many(report.emergency, 'step')} ran without permission: a container is nearly full")
     for left in sorted(report.left, key=lambda left: -left.steps):

@@ -44,6 +44,7 @@ from ullage.contract import (
 )
 from ullage.errors import CompactionRefused, UllageError
 from ullage.wire.space import RunReport
+from ullage_agent.node.aim import NodeGoal, node_goal
 from ullage_agent.node.backups import NodeBackups, NodeVerifications
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
 from ullage_agent.node.restoring import restoration_of
@@ -138,6 +139,7 @@ class NodeAgent:
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
         self._returning = Returning()
+        self._goal = NodeGoal()
         self._next_forecast = 0.0
         self._faults = Faults((), 0, 0, 0)
         self._clock = ClockFault("", is_ahead=False)
@@ -334,6 +336,7 @@ class NodeAgent:
         if (now := self._host.clock.monotonic()) >= self._next_forecast:
             self._next_forecast = now + HEARTBEAT_SECONDS  # it makes each plan, and looks into files
             self._returning = returning_of(self._host.repository.reclamation.forecast())
+        self._goal = node_goal(self._host.repository.reclamation.goal(), self._goal, self._host.clock.now_millis())
         self._space = Space(
             capacity_bytes=sum(each.total_bytes for each in containers),
             free_bytes=sum(max(0, each.total_bytes - each.used_bytes) for each in containers),
@@ -343,6 +346,9 @@ class NodeAgent:
             orphan_bytes=sum(each.orphan_bytes for each in containers),
             free_percentage=round(min((100 - each.used_percentage for each in containers), default=100.0), 1),
             returning=self._returning,
+            disk_to_live=self._goal.disk_to_live,
+            oldest_dead=self._goal.oldest_dead,
+            goal_missed=self._goal.missed,
         )
         is_resting = self._host.clock.monotonic() < self._fruitless_until
         found = () if is_resting or self._host.spec.maintenance.paused else self._host.repository.reclamation.wanted()
@@ -355,6 +361,7 @@ class NodeAgent:
             ("Ready", "Serves" if self._host.is_ready else "Stopped", ""),
             ("DiskPressure", "AboveBackpressure" if is_full else "RoomLeft", ""),
             ("DataUnavailable", *self._faults.condition()),
+            ("GoalMissed", self._goal.reason, self._goal.message),
             ("ClockImplausible", *self._clock.condition()),
             ("Reclaiming", "Ticket" if is_running else "Idle", ""),
             ("Degraded", *self._trouble()),

@@ -58,6 +58,7 @@ def conditions(
         "Degraded": _degraded(seen, placement),
         "DataUnavailable": _said(seen, "DataUnavailable", "OnNodes", "AllThere", "What was stored can't be read on"),
         "DiskPressure": _said(seen, "DiskPressure", "AboveBackpressure", "RoomLeft", "Writers wait, or fail, on"),
+        "GoalMissed": _missed(seen),
         "Provisioned": provisioned(seen, sorted(placement.hosts)),
         "MaintenanceDeferred": _deferred(seen, status),
         "Paused": _paused(repository.pause),
@@ -172,6 +173,17 @@ def _said(seen: Observation, type: str, bad: str, good: str, words: str) -> tupl
     if nodes := [node for node, found in seen.objects.items() if says(found, type)]:
         return bad, f"{words} {_named(nodes)}."
     return _unless_silent(seen, good)
+
+
+def _missed(seen: Observation) -> tuple[str, str]:
+    missing = {
+        node: next(each.message for each in found.status.conditions if each.type == "GoalMissed")
+        for node, found in seen.objects.items()
+        if says(found, "GoalMissed")
+    }
+    if missing:
+        return "OnNodes", f"A goal of compaction is not held, or will not be, on {_explained(missing)}."
+    return _unless_silent(seen, "NoneMissed")
 
 
 def _unless_silent(seen: Observation, good: str) -> tuple[str, str]:

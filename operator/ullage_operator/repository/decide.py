@@ -1,6 +1,6 @@
 """From what was observed to what shall be: node objects, tickets, runs and the status. Pure."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from ullage.contract import (
     RepositoryStatus,
     RestoreStatus,
     RunStatus,
+    millis_of,
     time_of,
 )
 from ullage_operator.agents.rollout import Rollout, rollout
@@ -222,7 +223,14 @@ def _figures(seen: Observation, placement: Placement, specs: Collection[NodeSpec
         dead=rounded(sum(space.dead_bytes for space in spaces)),
         free=rounded(sum(space.free_bytes for space in spaces)),
         reclaimed=rounded(sum(found.status.reclaimed_bytes for found in objects.values())),
+        disk_to_live=max((each.disk_to_live for each in spaces if each.disk_to_live is not None), default=None),
+        oldest_dead=_first(each.oldest_dead for each in spaces),
+        goal_missed=_first(each.goal_missed for each in spaces),
     )
+
+
+def _first(times: Iterable[str | None]) -> str | None:
+    return min((time for time in times if time is not None), key=millis_of, default=None)
 
 
 def _windows(spec: ContentRepositorySpec, schedule: TicketSchedule, now_millis: int) -> dict[str, object]:

@@ -337,7 +337,7 @@ def test_a_lost_manifest_stops_the_start(workshop: Workshop, repository: Engine,
 
     with pytest.raises(RepositoryDamaged, match=str(manifest)) as caught:
         workshop.open()
-    assert any("ullage salvage" in note for note in caught.value.__notes__)
+    assert "ullage salvage" in str(caught.value)
 
     assert len(list((workshop.path / "provenance" / "events").iterdir())) == 1
     salvage(str(workshop.path), spec_at(tmp_path / "salvaged"))

@@ -86,7 +86,7 @@ def test_after_a_start_files_are_as_old_as_they_may_be(workshop: Workshop) -> No
     world.drop("q", 10)
 
     repository = workshop.reopen()
-    decision = repository.compactor.goal.look(repository.spec)
+    decision = repository.compactor.goal.look(repository.spec, repository.reclamation.survey())
 
     assert len(decision.chosen) == 1
     assert decision.miss is None

@@ -10,7 +10,7 @@ from ullage.contract import Calendar, Duration, MaintenanceOperation, Permission
 from ullage.engine.engine import Engine
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import Action
-from ullage.engine.reclaim.returns import UNSERVED, ExpectedReturn
+from ullage.engine.reclaim.returns import ExpectedReturn
 from ullage.enums import GivenBack, SpaceUse
 
 KB, MB = 1 << 10, 1 << 20
@@ -18,6 +18,9 @@ HOUR = 3_600_000
 ALL_NIGHT = Window(
     name="night", schedule="0 2 * * *", duration=Duration(4 * HOUR), operations=tuple(MaintenanceOperation)
 )
+TASKS = ("clean", "truncate", "compact", "purge", "orphans")
+"""That bytes come back by; what else there is runs along."""
+
 NOT_DEAD = {SpaceUse.LIVE, SpaceUse.ROUNDING, SpaceUse.OVERHEAD, SpaceUse.DIRECTORY, SpaceUse.RESERVE, SpaceUse.OTHER}
 
 
@@ -37,7 +40,8 @@ def dead_bytes(repository: Engine, *uses: SpaceUse) -> int:
 def live_until(workshop: Workshop, upkeep: MaintenanceRunner, millis: int) -> None:
     """Let time go on to a moment, everything that falls due done when it does."""
     while (left := millis - workshop.clock.now_millis()) > 0:
-        soonest = min(time.due_millis for time in upkeep.times().values()) - workshop.clock.now_millis()
+        times = upkeep.times()
+        soonest = min(times[name].due_millis for name in TASKS) - workshop.clock.now_millis()
         workshop.clock.advance(min(left, max(1, soonest)) / 1000)
         upkeep.run_due()
     assert upkeep.failures == []
@@ -76,7 +80,7 @@ def test_what_is_due_is_back_when_it_was_said(workshop: Workshop) -> None:
         assert dead_bytes(repository) <= still - each.bytes, action
     rate = repository.spec.compaction.bytes_per_second
     took = found[Action.REWRITE].latest_millis - found[Action.REWRITE].earliest_millis
-    assert took == 4 * 110 * KB * 1000 // rate
+    assert took == 4 * 110 * KB * 1000 // rate + upkeep.times()["compact"].behind_millis
     assert dead_bytes(repository) < 10 * KB
 
 
@@ -95,7 +99,7 @@ def test_out_of_hours_it_names_the_opening(workshop: Workshop) -> None:
     assert {each.earliest_millis for each in found} == {opens.opens_millis}
     assert all("night" in each.reason and "--override" in each.helps for each in found)
     latest = {each.action: each.latest_millis for each in found}
-    assert 0 <= latest[Action.DELETE] - opens.opens_millis <= 60_000
+    assert 0 <= latest[Action.DELETE] - opens.opens_millis <= 62_000
     before = dead_bytes(repository)
     live_until(workshop, upkeep, opens.opens_millis - 1)
     assert dead_bytes(repository) == before
@@ -138,7 +142,8 @@ def test_what_the_archive_keeps_comes_when_its_retention_ends(workshop: Workshop
 
     assert (ahead.use, ahead.action, ahead.when) == (SpaceUse.DUE, Action.ARCHIVE, GivenBack.RETENTION_ENDS)
     assert (kept.use, kept.action, kept.when) == (SpaceUse.ARCHIVE, Action.DELETE, GivenBack.RETENTION_ENDS)
-    assert ahead.earliest_millis == kept.earliest_millis == kept.latest_millis
+    assert 0 <= kept.latest_millis - kept.earliest_millis <= 62_000
+    assert ahead.earliest_millis <= kept.earliest_millis <= kept.latest_millis <= ahead.latest_millis
     live_until(workshop, upkeep, kept.earliest_millis - 1)
     assert dead_bytes(repository) == 2 * MB
     live_until(workshop, upkeep, kept.latest_millis)
@@ -156,10 +161,13 @@ def test_deleted_handles_leases_and_readers_say_what_keeps_bytes(workshop: Works
     repository, _ = served(workshop, **LOOSE)
     deleted = repository.handles.put(b"h" * MB)
     repository.handles.delete(deleted)
-    leave_dead(repository)
+    with committing(repository) as session:
+        [kept] = session.ingest("keep", [b"k" * (100 * KB)])
+        session.ingest("drop", [b"d" * (300 * KB)])
     session = repository.session()
-    [kept] = session.get_many("keep", 1)
+    session.get_many("keep", 1)
     repository.leases.acquire("reader", 600_000, [claim_of(kept).resource])
+    leave_dead(repository)
 
     found = forecast(repository)
 
@@ -215,7 +223,8 @@ def test_nothing_comes_by_itself_where_nobody_runs_the_tasks(workshop: Workshop)
     repository = leave_dead(workshop.make(**LOOSE))
     for _ in range(2):
         due = only_of(forecast(repository), Action.DELETE)
-        assert (due.latest_millis, due.helps) == (0, UNSERVED)
+        assert due.latest_millis == 0
+        assert "nobody serves" in due.helps
         upkeep = MaintenanceRunner(repository)
         assert only_of(forecast(repository), Action.DELETE).latest_millis > 0
         upkeep.stop()

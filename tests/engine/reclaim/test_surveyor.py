@@ -57,7 +57,7 @@ def require_right(repository: Engine) -> None:
     for one, other in zip(kept.containers, found.containers, strict=True):
         assert one == other._replace(usage=one.usage)  # others use the disk too
     assert kept.tombstoned == found.tombstoned
-    assert {index: count for index, (count, _) in kept.tombstoned.items()} == kept_by_tombstones(repository)
+    assert {index: count for index, (count, *_) in kept.tombstoned.items()} == kept_by_tombstones(repository)
     assert {one.resource: one for one in kept.resources} == {one.resource: one for one in found.resources}
 
 

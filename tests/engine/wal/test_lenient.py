@@ -1,6 +1,8 @@
 """What is read of damaged log, snapshot and swap files: all that is proved, nothing else, and the rest is named."""
 
 import random
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -22,7 +24,7 @@ from ullage.engine.wal.format import (
     salt_of,
 )
 from ullage.engine.wal.lenient import FoundFrame, FoundLog, chain, payloads, read_blocks, read_log
-from ullage.engine.wal.records import RecordHeader, write_records
+from ullage.engine.wal.records import RecordHeader, RecordReader, header_copy, write_records
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import RepositoryDamaged
 
@@ -120,7 +122,7 @@ def test_without_its_header_a_log_is_read_by_the_key_or_not_at_all(tmp_path: Pat
 
 def write_blocks(path: Path, count: int) -> list[int]:
     """A record file of that many blocks; where each begins."""
-    header = RecordHeader(format=1, serde="ullage-msgpack", serde_version=2, repository="r")
+    header = RecordHeader(format=1, serde="ullage-msgpack", serde_version=SerDe.version, repository="r")
     blocks: list[list[Operation]] = [[Delete(bytes([number]) * 16)] for number in range(count)]
     write_records(OsFiles(), str(path), MAGIC, header, blocks, SerDe())
     start = len(pack_file_header(MAGIC, msgspec.msgpack.encode(header)))
@@ -144,10 +146,42 @@ def test_without_a_footer_only_blocks_before_the_damage_count(tmp_path: Path) ->
     path = tmp_path / "snapshot"
     offsets = write_blocks(path, 4)
     spoil(path, offsets[1] + 14)
-    path.write_bytes(path.read_bytes()[:-1])
+    copy = header_copy(path.read_bytes()[: offsets[0]])
+    path.write_bytes(path.read_bytes()[: -len(copy) - 1])
     found = read_blocks(OsFiles(), str(path), MAGIC)
     assert [offset for offset, _ in found.payloads] == offsets[:1]
     assert [lost.offset for lost in found.lost] == offsets[1:2]
+
+
+@pytest.mark.parametrize("offset", [0, 9, 13, 20], ids=["magic", "length", "checksum", "body"])
+def test_a_damaged_header_is_read_from_the_files_end(tmp_path: Path, offset: int) -> None:
+    """And all blocks with it; both damaged, nothing tells where they begin."""
+    path = tmp_path / "snapshot"
+    offsets = write_blocks(path, 4)
+    whole = read_blocks(OsFiles(), str(path), MAGIC)
+    assert (whole.lost, whole.is_whole) == ([], True)
+    spoil(path, offset)
+    found = read_blocks(OsFiles(), str(path), MAGIC)
+    assert (found.body, found.payloads, found.is_whole) == (whole.body, whole.payloads, True)
+    assert [(lost.offset, lost.length) for lost in found.lost] == [(0, offsets[0])]
+    spoil(path, path.stat().st_size - 10)
+    found = read_blocks(OsFiles(), str(path), MAGIC)
+    assert (found.body, found.payloads, len(found.lost)) == (None, [], 1)
+
+
+@pytest.mark.parametrize("ruin", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: data[:-1] + b"!"])
+def test_a_damaged_copy_of_a_header_costs_nothing(tmp_path: Path, ruin: Callable[[bytes], bytes]) -> None:
+    """It is named, and a start refuses the file."""
+    path = tmp_path / "snapshot"
+    offsets = write_blocks(path, 4)
+    path.write_bytes(ruin(path.read_bytes()))
+    found = read_blocks(OsFiles(), str(path), MAGIC)
+    assert [offset for offset, _ in found.payloads] == offsets
+    assert found.is_whole
+    assert ["copy" in lost.reason for lost in found.lost] == [True]
+    reader = RecordReader(OsFiles(), str(path), MAGIC, RecordHeader, SerDe())
+    with closing(reader), pytest.raises(RepositoryDamaged, match="copy of its header"):
+        reader.verify()
 
 
 def test_blocks_behind_a_damaged_head_are_not_believed(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from tests.service.socket.node import LOOSE, Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
 from ullage.client.socket import HELD_SECONDS, SocketClient
+from ullage.engine.model import ResourceClaim
+from ullage.enums import GivenBack, SpaceUse
 from ullage.errors import HandleDeleted, LeaseLost, NotReachable
 from ullage.wire.frames import ClaimKey
 
@@ -86,12 +88,13 @@ def test_a_program_that_reads_all_day_does_not_keep_every_file(
         assert read(client, uuids[0]) == contents[0]
         assert node.reclaim() == 0
         assert client.descriptors == 3
+        before = disk(node)
 
         seconds += 1
         assert read(client, uuids[0]) == contents[0]
 
         assert client.descriptors == 1
-        assert node.reclaim() > 0
+        assert disk(node) == before - 4 * MB
         assert read(client, uuids[0]) == contents[0]
 
 
@@ -139,25 +142,79 @@ def test_rewritten_content_is_found_where_it_lies_now(node: Node) -> None:
     reader.close()
 
 
-def test_passed_files_stay_as_they_are_while_the_connection_stands(node: Node) -> None:
-    """Most of a file dies and everything that can be reclaimed is: the reader in the middle reads on, dead claims too.
-
-    When the connection ends, all of it is given back.
+def test_a_file_that_is_read_is_rewritten_and_read_on(node: Node) -> None:
+    """Most of it dies, and what lives moves on. The reader in the middle reads its old file to the end: ranges, blocks,
+    dead claims too. Until it closes it the survey counts its blocks, and it is told who has it.
     """
     chooser = random.Random(4)
-    contents = [chooser.randbytes(60_000) for _ in range(60)]
+    contents = [chooser.randbytes(60_000) for _ in range(60)] + [chooser.randbytes(MB)]
     uuids = node.put(*contents)
     client = SocketClient(node.path)
     places = client.resolve(uuids)
     half = client.read(places[:30])
-    remove(node, [uuid for number, uuid in enumerate(uuids) if number % 10])
+    _, large = client.open(uuids[-1], 100, MB - 200)
+    begun = next(large)
+    before = disk(node)
+    remove(node, [uuid for number, uuid in enumerate(uuids[:60]) if number % 10])
 
     assert node.reclaim() == 0
-    assert half + client.read(places[30:]) == contents
+    assert half + client.read(places[30:-1]) == contents[:-1]
+    assert begun + b"".join(large) == contents[-1][100:-100]
+    again = client.resolve(uuids[:60:10])
+    assert {place.file for place in again}.isdisjoint(place.file for place in places[:60])
+    assert client.read(again) == contents[:60:10]
+    held = [each for each in node.repository.account.forecast(node.repository.spec) if each.use == SpaceUse.LEASE]
+    assert sum(each.bytes for each in held) >= 60 * 60_000
+    assert all("socket: " in each.reason and each.when == GivenBack.HOLDER_LETS_GO for each in held)
+    assert disk(node) >= before
 
     client.close()
     wait_for_no_lease(node)
-    assert node.reclaim() > 2 * MB
+    assert node.repository.reclamation.passed.kept() == []
+    assert disk(node) < before - 2 * MB
+    reader = Reader(node.path)
+    assert [reader.read(uuid) for uuid in uuids[:60:10]] == contents[:60:10]
+    reader.close()
+
+
+def test_a_dead_file_is_deleted_under_its_reader(node: Node) -> None:
+    """All of it is gone from the directory, and what the reader has found it still reads."""
+    contents = [bytes([number]) * 60_000 for number in range(20)]
+    uuids = node.put(*contents)
+    with SocketClient(node.path) as client:
+        places = client.resolve(uuids)
+        remove(node, uuids)
+
+        assert node.reclaim() == 0
+        assert list(node.repository.ledger.entries()) == []
+        assert client.read(places) == contents
+        assert disk(node) >= 20 * 60_000
+    wait_for_no_lease(node)
+    assert disk(node) == 0
+
+
+def test_a_file_that_moves_between_the_look_and_the_opening_is_looked_up_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The place that was found is another file's by then."""
+    contents = [bytes([number]) * 60_000 for number in range(20)]
+    uuids = node.put(*contents)
+    remove(node, uuids[1::2])
+    content = node.repository.content
+    opening, opened = content.open_descriptor, list[int]()
+
+    def late(claim: ResourceClaim) -> int:
+        opened.append(claim.index)
+        if len(opened) == 1:
+            node.reclaim()
+        return opening(claim)
+
+    monkeypatch.setattr(content, "open_descriptor", late)
+    with SocketClient(node.path) as client:
+        assert client.read_all(uuids[::2]) == contents[::2]
+    assert len(set(opened)) == 2
+    wait_for_no_lease(node)
+    assert node.repository.reclamation.passed.kept() == []
 
 
 def test_files_that_were_given_back_are_leased_no_longer(node: Node) -> None:
@@ -167,11 +224,12 @@ def test_files_that_were_given_back_are_leased_no_longer(node: Node) -> None:
         client.read_all(uuids)
         remove(node, uuids[1:])
         assert node.reclaim() == 0
+        before = disk(node)
 
         client.give_back()
 
         assert node.repository.leases.all() == []
-        assert node.reclaim() > 0
+        assert disk(node) < before - 2 * MB
         assert client.read_all(uuids[:1]) == [bytes(60_000)]
 
 
@@ -290,6 +348,11 @@ def test_punched_or_cut_bytes_never_come_out_as_content(node: Node) -> None:
     with pytest.raises(LeaseLost):
         client.read(places)
     Path(path).write_bytes(content)
+
+
+def disk(node: Node) -> int:
+    """What the survey counts."""
+    return sum(container.disk_bytes for container in node.repository.reclamation.survey().containers)
 
 
 def remove(node: Node, uuids: list[bytes]) -> None:

@@ -41,6 +41,10 @@ class RecordsAside:
     def __len__(self) -> int:
         return len(self._records)
 
+    def __bool__(self) -> bool:
+        """Whether anything is held back; where runs cannot be read that is so without a record."""
+        return bool(self._records) or self.is_holding_unread
+
     def all(self) -> list[SetAside]:
         return list(self._records.values())
 

@@ -9,6 +9,7 @@ another one by then. Not all leave memory: those with an end, which is near or m
 content file is still written to, of which a backup asks how far they reach.
 """
 
+import errno
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import merge as heap_merge
@@ -55,7 +56,7 @@ class _Moved(NamedTuple):
 class _Coming(NamedTuple):
     """What counts once the snapshot is published."""
 
-    run: RunFile | None
+    run: ColdRun | None
     moved: list[_Moved]
     merged: MergedHandles | None
     dropped: list[ColdRun]
@@ -126,8 +127,7 @@ class HandleRuns:
             self._adopt(coming.merged)
         new: list[ColdRun] = []
         if coming.run is not None:
-            # Where that fails memory keeps all that it holds, and the next snapshot has it again.
-            new = [self._read(coming.run)]
+            new = [coming.run]
             new[0].hide_all()
         with self._ledger.lock:
             self._cold.replace(coming.dropped, new)
@@ -242,8 +242,10 @@ class HandleRuns:
                 return
         merged.close()
 
-    def _write(self, view: LedgerView, listed: list[RunFile]) -> tuple[RunFile | None, list[_Moved]]:
-        """A run of what rests, which joins those that are listed."""
+    def _write(self, view: LedgerView, listed: list[RunFile]) -> tuple[ColdRun | None, list[_Moved]]:
+        """A run of what rests, which joins those that are listed. OSError, also where it does not read back: before the
+        snapshot counts, so that all is still where it was.
+        """
         moved: list[_Moved] = []
         count = self._ledger.records.packed_count
         self._kept_back = min(self._kept_back, count)
@@ -271,10 +273,12 @@ class HandleRuns:
             written = new.finish()
             listed.append(written)
             self.files.list(listed)
+            return self._read(written), moved
+        except BlockDamaged as error:
+            raise OSError(errno.EIO, str(error)) from error
         finally:
             if new is not None:
                 new.close()
-        return written, moved
 
     def _let_go(self, run: ColdRun, moved: _Moved) -> None:
         """The handles of a pack leave memory, if they are what was written."""

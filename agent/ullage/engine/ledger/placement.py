@@ -5,7 +5,7 @@ bytes from, and from then on all of that resource claim's bytes lie in one outpu
 for `locate`, which a reader may call at any time.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -158,11 +158,12 @@ def _require_there(ledger: Ledger, claim: ContentClaim) -> None:
 
 
 class FileHolds(NamedTuple):
-    """What keeps files from being changed. `resources` are leased by name; `since` is the oldest leased snapshot, 0 if
-    there is none; of `passed` somebody may still have descriptors; `aside` are records that may point anywhere.
+    """What keeps files from being changed. `resources` are leased by name, without descriptors of their files, since
+    the transaction that is given; `since` is the oldest leased snapshot, 0 if there is none; of `passed` somebody may
+    still have descriptors; `aside` are records that may point anywhere.
     """
 
-    resources: frozenset[int] = frozenset()
+    resources: Mapping[int, int] = {}
     since: int = 0
     passed: frozenset[int] = frozenset()
     aside: RecordsAside | None = None
@@ -173,26 +174,34 @@ class FileHolds(NamedTuple):
     def refuses(self, ledger: Ledger, entry: ResourceEntry, action: Action) -> bool:
         """Whether this change of a file is forbidden; called under the ledger's lock.
 
-        A snapshot holds back what died after it; of what was dead before, or born later, it knows nothing.
+        A lease holds back what died after it, of the resource claims that it names or of all; of what was dead before,
+        or born later, a snapshot knows nothing. What lives moves on with its address, and whoever has a descriptor
+        reads the file that it is of: so neither keeps a file from being rewritten, or deleted when nothing lives in it.
         """
         if action == Action.ARCHIVE or not self:
             return False
-        indexes = {entry.claim.index, *(birth.claim.index for birth in births(ledger, entry))}
-        if not self.resources.isdisjoint(indexes):
-            return True
-        if action in (Action.TRUNCATE, Action.PUNCH) and not self.passed.isdisjoint(indexes):
-            return True
+        # Also of one that was moved away itself: with its record its address would go, and what the output knows of it.
+        found = {each.claim.index: each.last_death for each in (entry, *births(ledger, entry))}
+        indexes = found.keys()
         if self.aside and any(map(self.aside.may_mean, indexes)):
             return True
-        return bool(self.since) and any(birth.last_death > self.since for birth in births(ledger, entry))
+        if action in (Action.TRUNCATE, Action.PUNCH) and not self.passed.union(self.resources).isdisjoint(indexes):
+            return True
+        if any(last > self.resources.get(index, last) for index, last in found.items()):
+            return True
+        return bool(self.since) and any(last > self.since for last in found.values())
 
 
 def leased_by(leases: Iterable[LeaseRecord], now_millis: int) -> FileHolds:
     """What these leases hold now."""
     leases = list(leases)
     standing = [lease for lease in leases if lease.expires_millis > now_millis]
+    resources: dict[int, int] = {}
+    for lease in standing:
+        for index in () if lease.holds_files else lease.resources:
+            resources[index] = min(lease.transaction, resources.get(index, lease.transaction))
     return FileHolds(
-        frozenset(index for lease in standing for index in lease.resources),
+        resources,
         min((lease.transaction for lease in standing if not lease.resources), default=0),
         frozenset(index for lease in leases if lease.holds_files for index in lease.resources),
     )

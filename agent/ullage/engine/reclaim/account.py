@@ -5,10 +5,11 @@ says of them, to the block.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ullage.contract import Calendar, CompactionTrigger, ContentRepositorySpec
+from ullage.engine.byteranges import allocated_bytes
 from ullage.engine.content.containers import ContainerDirectory
 from ullage.engine.content.reserve import NAME as RESERVE
 from ullage.engine.files import Files, FileSize
@@ -16,6 +17,7 @@ from ullage.engine.ledger.placement import leased_by
 from ullage.engine.model import Action
 from ullage.engine.reclaim.accounting import (
     Dead,
+    DeletedBytes,
     Grounds,
     Obstacle,
     Share,
@@ -30,7 +32,7 @@ from ullage.engine.reclaim.compactor import HEAVY, Compactor
 from ullage.engine.reclaim.execute import ReclamationParts
 from ullage.engine.reclaim.goalkeeper import GoalFigures
 from ullage.engine.reclaim.pacing import OPERATIONS
-from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep, plan_release, plan_truncation
+from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep, plan_release, plan_truncation, step_on
 from ullage.engine.reclaim.reclamation import Reclaimer
 from ullage.engine.reclaim.returns import ExpectedReturn, Forecast, TaskTime
 from ullage.engine.reclaim.survey import ContainerFigures, ResourceFigures, SpaceSurvey
@@ -38,6 +40,8 @@ from ullage.enums import SpaceUse
 
 LEASES_ASKED = 100
 """Leases that are asked one by one which files they keep; of more, all are said to end with the last."""
+
+NOT_PERIODIC = "spec.compaction runs by itself only with enabled: true and the trigger Periodic"
 
 DIRECTORIES = {"swap": SpaceUse.SWAP, "provenance": SpaceUse.PROVENANCE}
 """What lies in directories of the root."""
@@ -83,6 +87,9 @@ class SpaceAccount:
             for share in shares_of(figures, self._dead(figures), grounds):
                 if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING):
                     yield share
+        for kept in self._parts.passed.kept():
+            why = f"unlinked, and open in the hands of {', '.join(kept.holders[:3])}"
+            yield Share(kept.container, SpaceUse.LEASE, 1, kept.bytes, why, action=Action.DELETE)
         for name, (files, count) in self._reclaimer.orphans.figures.items():
             yield Share(name, SpaceUse.ORPHAN, files, count)
 
@@ -187,25 +194,20 @@ class SpaceAccount:
         settings = spec.compaction
         possible = self._compactor.plan().steps
         guarded = self._compactor.plan(keeps_guards=True)
-        release = plan_release(survey.resources, spec.archive, survey.evacuated)
-        due = [*release.steps, *plan_truncation(survey, spec).steps]
         goal = self._compactor.goal.figures
-        deadlines = {} if goal is None else goal.deadlines
-        rewrites: list[ReclamationStep] = []
+        due, why = list(plan_release(survey.resources, spec.archive, survey.evacuated).steps), NOT_PERIODIC
+        due += plan_truncation(survey, spec).steps
         if settings.enabled and CompactionTrigger.PERIODIC in settings.triggers:
-            heavy = [step for step in (guarded.steps if goal is None else possible) if step.action in HEAVY]
-            heavy = [step for step in heavy if goal is None or step.resource in deadlines]
-            due += heavy
-            rewrites = [step for step in heavy if step.action == Action.REWRITE]
+            asked = guarded.steps if goal is None else _asked_by(goal, possible, survey)
+            heavy = [step for step in asked if step.action in HEAVY]
+            due += [*heavy, *self._punched_when_cut(spec, {step.resource for step in heavy})]
             why = _why_not_due(guarded, goal)
-        else:
-            why = "spec.compaction runs by itself only with enabled: true and the trigger Periodic"
         return Grounds(
             survey.millis,
             spec,
             {
-                index: (count, deleted + settings.deleted_retention)
-                for index, (count, deleted) in survey.tombstoned.items()
+                index: DeletedBytes(count, *(millis + settings.deleted_retention for millis in deleted))
+                for index, (count, *deleted) in survey.tombstoned.items()
             },
             self._leases(survey),
             {each.resource for each in survey.resources if self._parts.ledger.set_aside.may_mean(each.resource)},
@@ -214,11 +216,22 @@ class SpaceAccount:
             self._refusals(survey.millis, spec),
             {container.name: why for container in survey.containers},
             {container.name: _why_not_cut(container, spec) for container in survey.containers},
-            sum(step.copies_bytes for step in rewrites),
+            sum(step.copies_bytes for step in due),
             {each.name for each in survey.containers if each.usage.percentage > spec.archive.max_usage_percentage},
             self._reclaimer.orphans.adoption_millis,
-            deadlines,
+            {} if goal is None else goal.deadlines,
+            survey.evacuated,
+            {each.name for each in survey.containers if each.archived_claims and _is_pressed(each, spec)},
+            self._compactor.is_busy,
+            self._reclaimer.keeper,
         )
+
+    def _punched_when_cut(self, spec: ContentRepositorySpec, others: Collection[int]) -> list[ReclamationStep]:
+        """Holes in files whose tails a plan of all actions cuts first: compaction by itself cuts none."""
+        if not spec.compaction.punch.enabled:
+            return []
+        punches = self._compactor.plan(keeps_guards=True, actions=frozenset({Action.PUNCH})).steps
+        return [step for step in punches if step.resource not in others]
 
     def _refusals(self, millis: int, spec: ContentRepositorySpec) -> dict[Action, Obstacle]:
         calendar = Calendar(spec.maintenance)
@@ -256,6 +269,11 @@ class SpaceAccount:
         return found
 
 
+def _is_pressed(container: ContainerFigures, spec: ContentRepositorySpec) -> bool:
+    """Whether dead tails are cut as soon as the archive is empty."""
+    return spec.truncation.enabled and container.usage.percentage >= spec.truncation.usage_threshold_percentage
+
+
 def _why_not_cut(container: ContainerFigures, spec: ContentRepositorySpec) -> str:
     """Why the task of truncation leaves dead tails alone."""
     if not spec.truncation.enabled:
@@ -266,6 +284,16 @@ def _why_not_cut(container: ContainerFigures, spec: ContentRepositorySpec) -> st
         f"container {container.name} is {container.usage.percentage:.0f}% used, below "
         f"spec.truncation.usageThresholdPercentage ({spec.truncation.usage_threshold_percentage}%)"
     )
+
+
+def _asked_by(goal: GoalFigures, possible: Iterable[ReclamationStep], survey: SpaceSurvey) -> Iterator[ReclamationStep]:
+    """What a goal takes in its time, which is all that nothing hinders: also files that are worth no run by hand."""
+    found = {step.resource for step in possible if step.action in HEAVY}
+    yield from (step for step in possible if step.resource in goal.deadlines)
+    for figures in survey.resources:
+        if figures.resource in goal.deadlines and figures.resource not in found and not figures.is_free:
+            gain = figures.allocated_bytes - allocated_bytes(figures.live_bytes)
+            yield step_on(figures, Action.REWRITE, figures.length, gain, copies_bytes=figures.live_bytes)
 
 
 def _why_not_due(guarded: ReclamationPlan, goal: GoalFigures | None) -> str:

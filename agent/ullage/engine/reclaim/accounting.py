@@ -21,8 +21,8 @@ from ullage.enums import SpaceUse
 class Share(NamedTuple):
     """Bytes of the disk that are there for one reason. `container` is empty for what is no content. `until_millis` is
     when the last of them may go, `first_millis` when the first may; 0: no date says so. `action` is what would give
-    them back, as far as a plan knows; `unasked` says why it is not done before somebody asks for it, and is empty where
-    it is.
+    them back, as far as a plan knows, and `sooner` another that may have some of it before; `unasked` says why it is
+    not done before somebody asks for it, and is empty where it is.
     """
 
     container: str
@@ -34,6 +34,7 @@ class Share(NamedTuple):
     first_millis: int = 0
     action: Action = Action.NONE
     unasked: str = ""
+    sooner: Action = Action.NONE
 
 
 class Obstacle(NamedTuple):
@@ -50,10 +51,25 @@ SET_ASIDE = Obstacle("a record that was set aside may point at it")
 
 
 class Worth(NamedTuple):
-    """What plans would give back of one file, and by which action."""
+    """What plans would give back of one file, and by which action; if that is two, `first_bytes` of them by the one
+    that moves least.
+    """
 
     action: Action
     bytes: int
+    first: Action = Action.NONE
+    first_bytes: int = 0
+
+
+class DeletedBytes(NamedTuple):
+    """What deleted handles keep of a file, and until when the first and the last of them do."""
+
+    bytes: int
+    first_millis: int
+    last_millis: int
+
+
+NOBODY = DeletedBytes(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +82,14 @@ class Grounds:
     `thresholds` say for each container why what is possible is not due, `uncut` the same of dead tails. `copies` is
     what the rewrites that are due have to copy, `pressed` names the containers whose archive goes before its time,
     `adoption_millis` is when orphans are taken up, `deadlines` when a goal wants files to have been rewritten; 0: it
-    promises nothing.
+    promises nothing. `evacuated` names the containers that are to be emptied, `after_archive` those whose dead tails
+    are cut when their archive is empty. `is_busy`: a run is under way, and may give back anything at any moment;
+    `keeper` says what keeps all runs from beginning, if anything does.
     """
 
     millis: int
     spec: ContentRepositorySpec
-    tombstones: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    tombstones: Mapping[int, DeletedBytes] = field(default_factory=dict)
     leases: Mapping[int, Obstacle] = field(default_factory=dict)
     aside: Collection[int] = ()
     due: Mapping[int, Worth] = field(default_factory=dict)
@@ -83,6 +101,10 @@ class Grounds:
     pressed: Collection[str] = ()
     adoption_millis: int = 0
     deadlines: Mapping[int, int] = field(default_factory=dict)
+    evacuated: Collection[str] = ()
+    after_archive: Collection[str] = ()
+    is_busy: bool = False
+    keeper: str = ""
 
     def unasked(self, container: str, action: Action) -> str:
         """Why what is possible is not due."""
@@ -104,7 +126,11 @@ def worth_of(steps: Iterable[ReclamationStep]) -> dict[int, Worth]:
     found: dict[int, Worth] = {}
     for step in steps:
         before = found.get(step.resource)
-        found[step.resource] = Worth(step.action, step.frees_bytes + (before.bytes if before else 0))
+        if before is None or before.action == step.action:
+            found[step.resource] = Worth(step.action, step.frees_bytes + (before.bytes if before else 0))
+        else:
+            both = before.bytes + step.frees_bytes
+            found[step.resource] = Worth(step.action, both, before.action, before.bytes)
     return found
 
 
@@ -119,7 +145,12 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
         return  # moved: its bytes are those of the output
 
     def share(
-        use: SpaceUse, count: int, obstacle: Obstacle = NOTHING, action: Action = Action.NONE, unasked: str = ""
+        use: SpaceUse,
+        count: int,
+        obstacle: Obstacle = NOTHING,
+        action: Action = Action.NONE,
+        unasked: str = "",
+        sooner: Action = Action.NONE,
     ) -> Share:
         return Share(
             figures.container,
@@ -130,6 +161,7 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
             first_millis=obstacle.until_millis,
             action=action,
             unasked=unasked,
+            sooner=sooner,
         )
 
     if figures.archived_millis:
@@ -137,13 +169,15 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
         kept_until = Obstacle("spec.archive.maxRetentionPeriod", until)
         yield share(SpaceUse.ARCHIVE, figures.allocated_bytes, kept_until, Action.DELETE)
         return
-    kept, until = grounds.tombstones.get(figures.resource, (0, 0))
+    deleted = grounds.tombstones.get(figures.resource, NOBODY)
     # Totals count what resident and swapped FlowFiles share twice.
     live = min(figures.live_bytes, figures.allocated_bytes, figures.live_bytes if dead is None else dead.used)
-    kept = min(kept, live)
+    kept = min(deleted.bytes, live)
     rest = figures.allocated_bytes - live
     yield share(SpaceUse.LIVE, live - kept)
-    yield share(SpaceUse.TOMBSTONE, kept, Obstacle("spec.compaction.deletedRetention", until))
+    goes_whole = kept == live and _is_let_go_whole(figures, deleted, rest, grounds)
+    undelete = share(SpaceUse.TOMBSTONE, kept, Obstacle("spec.compaction.deletedRetention", deleted.last_millis))
+    yield undelete._replace(first_millis=deleted.first_millis, action=Action.DELETE if goes_whole else Action.NONE)
     if not figures.is_sealed:
         yield share(SpaceUse.WRITING, rest)
         return
@@ -158,6 +192,14 @@ def shares_of(figures: ResourceFigures, dead: Dead | None, grounds: Grounds) -> 
         yield share(*part)
 
 
+def _is_let_go_whole(figures: ResourceFigures, deleted: DeletedBytes, rest: int, grounds: Grounds) -> bool:
+    """Whether all that is left of a file dies at one moment, and nothing makes a run change it before or keeps it."""
+    index = figures.resource
+    is_kept = not figures.is_proved or index in grounds.leases or index in grounds.aside or figures.has_intent
+    is_one = deleted.first_millis == deleted.last_millis and rest < FS_BLOCK_BYTES
+    return is_one and figures.is_sealed and not is_kept
+
+
 class _DeadPart(NamedTuple):
     """Some of a file's dead bytes; see `Share`."""
 
@@ -166,6 +208,7 @@ class _DeadPart(NamedTuple):
     obstacle: Obstacle = NOTHING
     action: Action = Action.NONE
     unasked: str = ""
+    sooner: Action = Action.NONE
 
 
 def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[_DeadPart]:
@@ -195,22 +238,28 @@ def _dead(figures: ResourceFigures, count: int, grounds: Grounds) -> Iterator[_D
         due = possible = Worth(possible.action, count)
     now = min(count, due.bytes)
     asked = max(0, min(count, possible.bytes) - now)
+    first = min(now, due.first_bytes)
+    for part in (
+        _DeadPart(SpaceUse.DUE, first, action=due.first, sooner=due.action),
+        _DeadPart(SpaceUse.DUE, now - first, action=due.action, sooner=due.first),
+    ):
+        if part.action in grounds.refusals:
+            yield part._replace(use=SpaceUse.WINDOW, obstacle=grounds.refusals[part.action])
+        else:
+            yield part._replace(obstacle=_next(figures, part.action, grounds))
     unasked = grounds.unasked(figures.container, possible.action)
     if possible.action in grounds.refusals:
-        refusal = grounds.refusals[possible.action]
-        yield _DeadPart(SpaceUse.WINDOW, now, refusal, due.action)
-        yield _DeadPart(SpaceUse.WINDOW, asked, refusal, possible.action, unasked)
+        yield _DeadPart(SpaceUse.WINDOW, asked, grounds.refusals[possible.action], possible.action, unasked)
     else:
-        yield _DeadPart(SpaceUse.DUE, now, _next(figures, due, grounds), due.action)
         yield _DeadPart(SpaceUse.THRESHOLD, asked, Obstacle(unasked), possible.action, unasked)
     yield _DeadPart(SpaceUse.THRESHOLD, count - now - asked, NOT_WORTH_IT)
 
 
-def _next(figures: ResourceFigures, due: Worth, grounds: Grounds) -> Obstacle:
+def _next(figures: ResourceFigures, action: Action, grounds: Grounds) -> Obstacle:
     """Who gives back what is due."""
-    if due.action == Action.ARCHIVE:
+    if action == Action.ARCHIVE:
         return Obstacle("the next cleaning archives it")
-    if due.action in (Action.PUNCH, Action.REWRITE) and figures.resource in grounds.deadlines:
+    if action in (Action.PUNCH, Action.REWRITE) and figures.resource in grounds.deadlines:
         return Obstacle("spec.compaction.goal", grounds.deadlines[figures.resource])
     return Obstacle("the next run")
 
@@ -232,15 +281,15 @@ def fitted(shares: Iterable[Share], allocated: int) -> Iterator[Share]:
 
 def summed(shares: Iterable[Share]) -> list[Share]:
     """Shares of one container, use and reason as one, largest first; `until_millis` is the latest."""
-    return summed_apart(share._replace(action=Action.NONE, unasked="") for share in shares)
+    return summed_apart(share._replace(action=Action.NONE, unasked="", sooner=Action.NONE) for share in shares)
 
 
 def summed_apart(shares: Iterable[Share]) -> list[Share]:
     """The same, with what different actions give back, or nobody gives back unasked, apart."""
-    totals: dict[tuple[str, SpaceUse, str, Action, str], Share] = {}
+    totals: dict[tuple[str, SpaceUse, str, Action, str, Action], Share] = {}
     for share in shares:
         if share.bytes:
-            key = share.container, share.use, share.reason, share.action, share.unasked
+            key = share.container, share.use, share.reason, share.action, share.unasked, share.sooner
             before = totals.get(key, share._replace(files=0, bytes=0))
             totals[key] = share._replace(
                 files=before.files + share.files,

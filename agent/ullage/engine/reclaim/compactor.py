@@ -62,7 +62,7 @@ class Compactor:
         self._spec = spec
         load_policy(spec.compaction.policy)  # one that there is not is told at the open, not in an hour
         self._heavy_lock = threading.Lock()
-        self.goal = GoalKeeper(parts, log, reclamation.survey, self.held_back)
+        self.goal = GoalKeeper(parts, log, self.held_back)
 
     def adopt(self, spec: ContentRepositorySpec) -> None:
         """New settings, from the next plan on. UnknownPlugin for a policy that there is not."""
@@ -81,10 +81,9 @@ class Compactor:
         """What a run would do now; changes nothing. With the guards and a goal: what the goal asks for now.
         UnknownPlugin for a policy that there is not.
         """
-        only = None
+        survey, only = self._reclamation.survey(), None
         if keeps_guards and self._spec.compaction.goal.is_set:
-            only = self.goal.look(self._spec).chosen
-        survey = self._reclamation.survey()
+            only = self.goal.look(self._spec, survey).chosen
         wish = CompactionRequest(
             load_policy(policy or self._spec.compaction.policy),
             keeps_guards and only is None,  # whoever chose has heeded them
@@ -160,19 +159,22 @@ class Compactor:
         has_goal = settings.goal.is_set and trigger == CompactionTrigger.PERIODIC
         if not settings.enabled or trigger not in settings.triggers:
             if has_goal:
-                self.goal.look(self._spec)  # what will be missed is to be known all the same
+                self._look()  # what will be missed is to be known all the same
             return ReclamationReport()
         if trigger == CompactionTrigger.ADMIN:
             return self.execute(self.plan(), ticket)
         ticket = ticket or self._reclamation.ticket()
         if refusal := self._reclamation.refusal(HEAVY, ticket):
             if has_goal:
-                self.goal.look(self._spec)
+                self._look()
             return self._tell(NAME, ReclamationReport(refusal=refusal))
         plan = self.plan(keeps_guards=True, actions=self._permitted(ticket))
         if has_goal and not plan.steps:
             return ReclamationReport()  # nothing to tell, each minute
         return self.execute(plan, ticket, self.goal_rate)
+
+    def _look(self) -> None:
+        self.goal.look(self._spec, self._reclamation.survey())
 
     @property
     def goal_rate(self) -> int | None:
@@ -200,10 +202,15 @@ class Compactor:
             self._heavy_lock.release()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nothing at all is given back while this lasts; runs that are under way end first."""
-        with self._heavy_lock, self._reclamation.held():
+    def held(self, keeper: str) -> Iterator[None]:
+        """Nothing at all is given back while this lasts, for the reason given; runs that are under way end first."""
+        with self._heavy_lock, self._reclamation.held(keeper):
             yield
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is under way, by itself or asked for."""
+        return not self._reclamation.keeper and (self._heavy_lock.locked() or self._reclamation.is_busy)
 
     def _permitted(self, ticket: RunTicket) -> frozenset[Action]:
         """What only compaction does, deleting and truncating having tasks and settings of their own."""

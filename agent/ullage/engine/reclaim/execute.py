@@ -8,7 +8,7 @@ makes it smaller or skips it. Work is done in slices, so that no commit waits be
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births, end_in_use, held_by, is_unused
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import Action, Operation, ResourceClaim, ResourceClaimGone
+from ullage.engine.passed import PassedFiles
 from ullage.engine.reclaim.liveness import KnownResidents, Liveness, LivenessScanner, covers
 from ullage.engine.reclaim.pacing import ENDED, RunTicket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
@@ -53,6 +54,11 @@ class _Result:
     freed_bytes: int
     credited_bytes: int
 
+    @property
+    def is_removal(self) -> bool:
+        """Whether a file is gone."""
+        return self.intent.intent in (Action.DELETE, Action.REWRITE)
+
 
 @dataclass(frozen=True, slots=True)
 class ReclamationParts:
@@ -64,6 +70,10 @@ class ReclamationParts:
     committer: Committer
     clock: Clock
     forgotten: Forgotten
+    passed: PassedFiles = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "passed", PassedFiles(self.content, self.clock))
 
 
 class Executor:
@@ -128,10 +138,13 @@ class Executor:
                 [operation for result in batch for operation in result.operations], creates=False
             )
         for result in results:
+            report.done[Action(result.intent.intent)] += 1
+            if result.is_removal and self._parts.passed.keeps(result.intent, result.freed_bytes, result.credited_bytes):
+                report.held_bytes += result.freed_bytes
+                continue
             # After the commit: until it the start would charge the container for these bytes, and writers must not
             # count on them.
             self._parts.content.container_of(result.intent).add_bytes(-result.credited_bytes)
-            report.done[Action(result.intent.intent)] += 1
             report.freed_bytes += result.freed_bytes
         if failures:
             raise failures[0]

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ullage.contract import Calendar, CompactionTrigger, ContentRepositorySpec, MaintenanceOperation
 from ullage.engine.byteranges import allocated_bytes
+from ullage.engine.passed import KeptOpen
 from ullage.engine.reclaim.execute import ReclamationParts
 from ullage.engine.reclaim.goals import (
     DeadFile,
@@ -88,12 +89,10 @@ class GoalKeeper:
         self,
         parts: ReclamationParts,
         log: FlowFileRepository,
-        survey: Callable[[], SpaceSurvey],
         held_back: Callable[[Iterable[ResourceFigures]], Collection[int]],
     ) -> None:
         self._parts = parts
         self._log = log
-        self._survey = survey
         self._held_back = held_back
         self._lock = threading.Lock()
         self._since: dict[int, _Since] = {}
@@ -106,9 +105,8 @@ class GoalKeeper:
         self.figures: GoalFigures | None = None
         """As of the last look; None before it, and where there is no goal."""
 
-    def look(self, spec: ContentRepositorySpec) -> GoalDecision:
+    def look(self, spec: ContentRepositorySpec, survey: SpaceSurvey) -> GoalDecision:
         """What is to be done now. Rates are measured between looks that are at least half a minute apart."""
-        survey = self._survey()
         with self._lock:
             if not spec.compaction.goal.is_set:
                 self.figures = None
@@ -148,9 +146,16 @@ class GoalKeeper:
     def _files(self, survey: SpaceSurvey, spec: ContentRepositorySpec) -> list[DeadFile]:
         """What has dead bytes that nothing keeps on purpose, each with what hinders its rewrite."""
         dead = [figures for figures in survey.resources if _is_dead(figures, survey, spec)]
-        self._note(dead, survey.millis)
+        kept = self._parts.passed.kept()
+        self._note(dead, kept, survey.millis)
         hindrances = _Hindrances(survey, spec, self._held_back(dead), dead)
-        return [
+        since = self._since
+        gone = [
+            DeadFile(one, since[one].earliest, each.bytes, 0, _open_still(each), since[one].latest)
+            for each in kept
+            if (one := each.resource)
+        ]
+        return gone + [
             DeadFile(
                 figures.resource,
                 self._since[figures.resource].earliest,
@@ -163,7 +168,7 @@ class GoalKeeper:
             if (hindrance := hindrances.of(figures)) is not None or not figures.is_free
         ]
 
-    def _note(self, dead: Iterable[ResourceFigures], millis: int) -> None:
+    def _note(self, dead: Iterable[ResourceFigures], kept: Iterable[KeptOpen], millis: int) -> None:
         """Since when each of these has been dead, by what is known of it."""
         before = None if self._looked is None else self._looked[1]
         found: dict[int, _Since] = {}
@@ -173,6 +178,9 @@ class GoalKeeper:
                 earliest = figures.created_millis if before is None else before
                 known = _Since(min(earliest, millis), min(millis, figures.last_death_millis or millis))
             found[figures.resource] = known
+        for each in kept:
+            gone = _Since(each.since_millis, each.since_millis)
+            found[each.resource] = self._since.get(each.resource, gone)
         self._since = found
 
     def _measure(self, files: Iterable[DeadFile], millis: int) -> None:
@@ -238,6 +246,11 @@ def _is_dead(figures: ResourceFigures, survey: SpaceSurvey, spec: ContentReposit
     if figures.archived_millis or figures.output or figures.has_intent or _gain(figures) <= 0:
         return False
     return figures.is_free or retention_is_over(figures, spec, survey.millis)
+
+
+def _open_still(kept: KeptOpen) -> Hindrance:
+    why = f"its file is unlinked, and open in the hands of {', '.join(kept.holders[:3])}"
+    return Hindrance(GoalHindrance.HOLDER, why, "revoking the lease, and the end of the reader")
 
 
 def _gain(figures: ResourceFigures) -> int:

@@ -51,6 +51,11 @@ class Orphans:
         return self._figures
 
     @property
+    def are_known(self) -> bool:
+        """Whether there are no others than the last look found, as far as this process can tell."""
+        return self._seen >= self._parts.content.left_behind
+
+    @property
     def is_look_due(self) -> bool:
         """Whether there may be orphans that no look has seen."""
         is_time = self._parts.clock.monotonic() >= self._opened + LOOK_AFTER_SECONDS

@@ -5,12 +5,14 @@ note is a shortcut: after a restart, or whenever it was lost, a survey derives t
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from ullage.contract import ContentRepositorySpec, PermissionFor
 from ullage.engine.byteranges import ByteRange
 from ullage.engine.model import Action, ResourceClaim
+from ullage.engine.passed import PassedFiles
 from ullage.engine.reclaim.execute import Executor, ReclamationParts
 from ullage.engine.reclaim.orphans import Orphans
 from ullage.engine.reclaim.pacing import OPERATIONS, RunTicket
@@ -57,8 +59,15 @@ class Reclaimer:
         self._tell = on_report
         self._run_lock = threading.Lock()
         self._is_derived = False
+        self.keeper = ""
+        """What keeps all runs from beginning; empty: nothing does."""
         self._surveyor = Surveyor(parts.ledger, tombstones_in)
         self.orphans = Orphans(parts)
+
+    @property
+    def passed(self) -> PassedFiles:
+        """Files of which clients have descriptors."""
+        return self._parts.passed
 
     @property
     def permission(self) -> PermissionFor:
@@ -77,12 +86,22 @@ class Reclaimer:
         """What the disk holds now, and the orphans of the last look; forgotten pins hold nothing any more."""
         self._parts.forgotten.give_back()
         content = self._parts.content
-        return self._surveyor.survey(
+        found = self._surveyor.survey(
             content.containers.values(),
             self._parts.clock.now_millis(),
             content.open_lengths(),
             self.orphans.figures,
         )
+        kept = Counter[str]()
+        for each in self._parts.passed.kept():
+            kept[each.container] += each.bytes
+        if not kept:
+            return found
+        containers = tuple(
+            each._replace(disk_bytes=each.disk_bytes + kept[each.name], held_bytes=kept[each.name])
+            for each in found.containers
+        )
+        return found._replace(containers=containers)
 
     def figures(self, indexes: Iterable[int] | None = None) -> Iterator[ResourceFigures]:
         """The figures of every resource claim, or of these, each of its own moment: one step each."""
@@ -178,10 +197,21 @@ class Reclaimer:
         return self.adopt_orphans() if self.orphans.is_adoption_due else 0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved."""
+    def held(self, keeper: str) -> Iterator[None]:
+        """Nothing is given back while this lasts; runs wait, and writers under pressure are not relieved. `keeper` says
+        why, to who asks.
+        """
         with self._run_lock:
-            yield
+            self.keeper = keeper
+            try:
+                yield
+            finally:
+                self.keeper = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a run is under way that moves no bytes."""
+        return self._run_lock.locked() and not self.keeper
 
     def relieve(self) -> bool:
         """A writer waits for room: clean and truncate now, unless a run is under way already; whether none was."""

@@ -19,13 +19,15 @@ class UntakenStep(NamedTuple):
 class ReclamationReport:
     """What an execution did, bytes counted in blocks of the disk.
 
-    `skipped` steps were overtaken by events; a later plan sees them anew. `left` are those that were refused or could
-    not be done; `emergency` counts the steps that ran without a ticket, because a container was nearly full.
+    `held_bytes` come back when readers close files that are gone. `skipped` steps were overtaken by events; a later
+    plan sees them anew. `left` are those that were refused or could not be done; `emergency` counts the steps that ran
+    without a ticket, because a container was nearly full.
     `problems` names files that were not there to be changed, or did not read back: `check` reports them too.
     """
 
     done: Counter[Action] = field(default_factory=Counter)
     freed_bytes: int = 0
+    held_bytes: int = 0
     copied_bytes: int = 0
     read_bytes: int = 0
     seconds: float = 0.0
@@ -45,6 +47,7 @@ class ReclamationReport:
         """Add what another execution did; `seconds` is the caller's to tell."""
         self.done.update(other.done)
         self.freed_bytes += other.freed_bytes
+        self.held_bytes += other.held_bytes
         self.copied_bytes += other.copied_bytes
         self.read_bytes += other.read_bytes
         self.skipped += other.skipped

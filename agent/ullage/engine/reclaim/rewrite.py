@@ -235,7 +235,10 @@ class Rewriter:
             self._executor.finish(intents, done)
         finally:
             report.done[Action.REWRITE] += done.done.total()
-            report.freed_bytes += done.freed_bytes - allocated_bytes(rewrite.output_bytes)
+            gain = done.freed_bytes + done.held_bytes - allocated_bytes(rewrite.output_bytes)
+            held = max(0, min(gain, done.held_bytes))  # until readers let go the output is what there is more
+            report.freed_bytes += gain - held
+            report.held_bytes += held
 
     def _copy(
         self, sources: list[RewriteSource], writer: OutputWriter, report: ReclamationReport

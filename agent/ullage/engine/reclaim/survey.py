@@ -81,7 +81,8 @@ class ResourceFigures(msgspec.Struct, frozen=True, gc=False):
 class ContainerFigures(NamedTuple):
     """One container's totals, in bytes. `disk` is blocks of content that is neither archived nor only kept
     for an undelete: live and dead. What tombstones keep (`tombstone_bytes`) stands apart, as the archive does.
-    `records` are all resource claims that name it: one that `evacuates` may be taken away when there are none.
+    `records` are all resource claims that name it: one that `evacuates` may be taken away when there are none. `held`
+    are files that are gone from their directories and that somebody has open: `disk` too.
     """
 
     name: str
@@ -100,10 +101,21 @@ class ContainerFigures(NamedTuple):
     orphans: int = 0
     orphan_bytes: int = 0
     condition: VolumeCondition = HERE
+    held_bytes: int = 0
 
     @property
     def dead_bytes(self) -> int:
         return max(0, self.disk_bytes - self.live_bytes)
+
+
+class Tombstones(NamedTuple):
+    """Bytes of base claims in a file that deleted handles alone keep, and when the first content of these was let go
+    by its last handle, and the last.
+    """
+
+    bytes: int
+    first_millis: int
+    last_millis: int
 
 
 class SpaceSurvey(NamedTuple):
@@ -114,8 +126,8 @@ class SpaceSurvey(NamedTuple):
     millis: int
     resources: tuple[ResourceFigures, ...]
     containers: tuple[ContainerFigures, ...]
-    tombstoned: Mapping[int, tuple[int, int]] = {}
-    """Of each file that deleted handles keep bytes of: how many, and when the last of them was deleted."""
+    tombstoned: Mapping[int, Tombstones] = {}
+    """What deleted handles keep, by file."""
 
     @property
     def evacuated(self) -> frozenset[str]:

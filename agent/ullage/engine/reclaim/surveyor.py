@@ -15,9 +15,16 @@ from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import births, settle_bound
 from ullage.engine.ledger.state import SHARDS
 from ullage.engine.model import ContentClaim, FlowFileRecord, ResourceClaim
-from ullage.engine.reclaim.survey import ContainerFigures, ContainerTotals, ResourceFigures, SpaceSurvey, figures_of
+from ullage.engine.reclaim.survey import (
+    ContainerFigures,
+    ContainerTotals,
+    ResourceFigures,
+    SpaceSurvey,
+    Tombstones,
+    figures_of,
+)
 
-NOTHING = (0, 0)
+NOTHING = Tombstones(0, 0, 0)
 """What tombstones keep of nearly every file."""
 
 Kept = ResourceFigures | ResourceClaim
@@ -39,7 +46,7 @@ class Surveyor:
         self._lock = threading.Lock()
         self._kept: list[dict[int, Kept]] = []
         self._giving: dict[int, ResourceFigures] = {}
-        self._tombstoned: dict[int, tuple[int, int]] = {}
+        self._tombstoned: dict[int, Tombstones] = {}
         self._totals: defaultdict[str, ContainerTotals] = defaultdict(ContainerTotals)
         self._open: frozenset[int] = frozenset()
 
@@ -153,12 +160,10 @@ class Surveyor:
         is_full = found.length == found.live_bytes == entry.claim.length
         return found if found.may_give or found.output or not is_full else entry.claim
 
-    def _tombstones_of(self, index: int) -> tuple[int, int]:
-        """Bytes of base claims in a file that tombstones alone keep, and when the last of these handles was deleted;
-        called under the ledger's lock.
-        """
+    def _tombstones_of(self, index: int) -> Tombstones:
+        """What tombstones alone keep of a file; called under the ledger's lock."""
         entry = self._ledger.entry(index)
-        count = last = 0
+        found = NOTHING
         for birth in () if entry is None else births(self._ledger, entry):
             holders: dict[ContentClaim, tuple[int, int]] = {}
             for record in self._tombstones_in(birth.claim.index):
@@ -167,18 +172,19 @@ class Surveyor:
                     holders[record.claim] = number + 1, max(deleted, record.deleted_millis)
             for claim, (number, deleted) in holders.items():
                 if birth.claimants_of(claim.offset) == number:
-                    count, last = count + claim.length, max(last, deleted)
-        return count, last
+                    first = min(found.first_millis or deleted, deleted)
+                    found = Tombstones(found.bytes + claim.length, first, max(found.last_millis, deleted))
+        return found
 
 
-def _count(totals: defaultdict[str, ContainerTotals], kept: Kept, tombstoned: tuple[int, int], sign: int) -> None:
+def _count(totals: defaultdict[str, ContainerTotals], kept: Kept, tombstoned: Tombstones, sign: int) -> None:
     found = totals[kept.container]
     if isinstance(kept, ResourceFigures):
         found.count(kept, sign)
     else:
         found.count_full(kept, sign)
     if not kept.archived_millis:
-        found.tombstone_bytes += sign * tombstoned[0]
+        found.tombstone_bytes += sign * tombstoned.bytes
 
 
 def _container_figures(

@@ -5,7 +5,8 @@ itself, and whatever is not read is named as a `LostRange`. Nothing is believed 
 
     log file      a frame is bound to its file and its place by the salt, so one behind damage proves itself
     record file   a block is not: bytes inside an attribute may look like one. What lies behind a damaged block counts
-                  only where the chain of heads leads to the footer, whose CRC covers all heads
+                  only where the chain of heads leads to the footer, whose CRC covers all heads. A damaged header stands
+                  at the file's end once more
 """
 
 import struct
@@ -27,12 +28,13 @@ from ullage.engine.wal.format import (
     FrameHeader,
     LogHeader,
     decode_header,
+    pack_file_header,
     salt_number,
     salt_of,
     unpack_file_header,
     unpack_frame_header,
 )
-from ullage.engine.wal.records import BLOCK_BYTES_MAX
+from ullage.engine.wal.records import BLOCK_BYTES_MAX, header_copy
 from ullage.engine.wal.restore import last_used_byte
 from ullage.engine.wal.state import log_name
 from ullage.errors import RepositoryDamaged
@@ -42,6 +44,7 @@ WINDOW_BYTES = 1 << 20
 
 _BLOCK = struct.Struct("<III")
 _FOOTER = struct.Struct("<IQII")
+_LENGTH = struct.Struct("<I")
 
 
 class LostRange(NamedTuple):
@@ -174,20 +177,35 @@ def read_blocks(files: Openable, path: str, magic: bytes) -> FoundBlocks:
     with closing(files.open(path)) as file:
         length = file.size().length
         header = unpack_file_header(magic, file.read(HEADER_BYTES_MAX, 0))
-        if header is None:
+        body = header[0] if header is not None else _copied_header(file, magic, length)
+        if body is None:
             # Nobody knows where the first block begins, or whose file this is.
             found.lost.append(LostRange(path, 0, length, "its header is damaged"))
             return found
-        found.body = header[0]
-        _read_blocks(file, header[1], length, found)
+        begin = pack_file_header(magic, body)
+        if header is None:
+            found.lost.append(LostRange(path, 0, len(begin), "its header is damaged: it was read from the file's end"))
+        found.body = body
+        _read_blocks(file, begin, length, found)
     return found
 
 
-def _read_blocks(file: Readable, start: int, end: int, found: FoundBlocks) -> None:
+def _copied_header(file: Readable, magic: bytes, end: int) -> bytes | None:
+    """The body of the copy at the end of a record file; None where what stands there is none."""
+    said = file.read(_LENGTH.size, max(0, end - _LENGTH.size))
+    length = _LENGTH.unpack(said)[0] if len(said) == _LENGTH.size else 0
+    at = end - _LENGTH.size - length
+    if at < 0 or length > HEADER_BYTES_MAX:
+        return None
+    copied = unpack_file_header(magic, file.read(length, at))
+    return copied[0] if copied is not None and copied[1] == length else None
+
+
+def _read_blocks(file: Readable, begin: bytes, end: int, found: FoundBlocks) -> None:
     unproved: list[tuple[int, bytes]] = []
     damaged: list[LostRange] = []
-    behind, running, records = start, 0, 0
-    for offset, head, payload in _walk(file, start):
+    behind, running, records = len(begin), 0, 0
+    for offset, head, payload in _walk(file, len(begin)):
         running = crc32c(head, running)
         length, count, crc = _BLOCK.unpack(head)
         records += count
@@ -197,9 +215,13 @@ def _read_blocks(file: Readable, start: int, end: int, found: FoundBlocks) -> No
             (unproved if damaged else found.payloads).append((offset, payload))
         behind = offset + _BLOCK.size + length
     footer = file.read(_FOOTER.size, behind)
-    if _is_footer(footer, records, running) and behind + _FOOTER.size == end:
+    if _is_footer(footer, records, running):
         found.payloads += unproved
         found.lost += damaged
+        behind += _FOOTER.size
+        copy = header_copy(begin)
+        if file.read(len(copy) + 1, behind) != copy:
+            found.lost.append(LostRange(found.path, behind, max(end - behind, 0), "this is no copy of its header"))
         found.is_whole = not damaged
         return
     first = damaged[0].offset if damaged else behind

@@ -3,8 +3,10 @@
     header   magic 8s | body length u32 | body CRC u32 | body: msgpack map (format, SerDe and what the file is of)
     block    payload length u32 (> 0) | records u32 | payload CRC u32 | payload: up to 1,000 operations (SerDe)
     footer   0 u32 | records u64 | CRC of all block heads u32 | footer CRC u32
+    copy     the header again | its length u32
 
-Such a file is written once, synced, and never changed.
+Such a file is written once, synced, and never changed. A start demands every byte of it; the copy is for a salvage, to
+which a damaged header would say neither what the file is of nor where its first block begins.
 """
 
 import os
@@ -44,6 +46,7 @@ WRITEBACK_BYTES = 8 << 20
 _BLOCK = struct.Struct("<III")
 _FOOTER = struct.Struct("<IQI")
 _CRC = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
 FOOTER_BYTES = _FOOTER.size + _CRC.size
 
 
@@ -117,7 +120,8 @@ def record_pieces(
     on_progress: Callable[[int], None] | None = None,
 ) -> Iterator[bytes]:
     """The bytes of such a file, to be written one after the other; `on_progress` gets the records so far."""
-    yield pack_file_header(magic, msgspec.msgpack.encode(header))
+    begin = pack_file_header(magic, msgspec.msgpack.encode(header))
+    yield begin
     records = written = running = 0
     for block, payload in _encoded(blocks, serde):
         head = _BLOCK.pack(len(payload), len(block), crc32c(payload))
@@ -130,7 +134,12 @@ def record_pieces(
             on_progress(written)
     footer = _FOOTER.pack(0, records, running)
     # Without it a file that was cut at the end of a block would look whole.
-    yield footer + _CRC.pack(crc32c(footer))
+    yield footer + _CRC.pack(crc32c(footer)) + header_copy(begin)
+
+
+def header_copy(begin: bytes) -> bytes:
+    """What stands behind the footer of a file that begins like this."""
+    return begin + _LENGTH.pack(len(begin))
 
 
 def _encoded(blocks: Iterable[Sequence[Operation]], serde: SerDe) -> Iterator[tuple[Sequence[Operation], bytes]]:
@@ -158,6 +167,7 @@ class RecordReader(Generic[Header]):
             if found is None:
                 raise RepositoryDamaged(f"{path}: no valid file header at offset 0 of {self.length} bytes")
             body, self._start = found
+            self._copy = header_copy(pack_file_header(magic, body))
             self.header = decode_header(body, header_type, path)
             require_serde(serde, self.header.serde, self.header.serde_version, path)
         except BaseException:
@@ -222,3 +232,6 @@ class RecordReader(Generic[Header]):
         footer = _FOOTER.pack(0, records, running)
         if head != footer + _CRC.pack(crc32c(footer)):
             raise RepositoryDamaged(f"{self.path}: the footer at offset {offset} does not match {records} records")
+        behind = offset + FOOTER_BYTES
+        if self._file.read(len(self._copy) + 1, behind) != self._copy:
+            raise RepositoryDamaged(f"{self.path}: what stands from offset {behind} on is no copy of its header")

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from ullage.contract import QueueRule, Right
 from ullage.embedded.handles import EmbeddedHandles
+from ullage.embedded.lending import TRIES
 from ullage.enums import Lifetime
 from ullage.errors import (
+    ContentMissing,
     Forbidden,
     InvalidArgument,
     LeaseLost,
@@ -224,15 +226,24 @@ class Connection:
     def _resolve_handles(self, header: Header, body: bytes) -> None:
         uuids = frames.parse_uuids(body)
         self._noted = uuids
-        self._resolved(header, self.lent.handles(uuids))
+        self._resolved(header, lambda: self.lent.handles(uuids))
 
     def _resolve_claims(self, header: Header, body: bytes) -> None:
         keys = frames.parse_claims(body)
         self._noted = [f"{key.resource}+{key.offset}" for key in keys]
-        self._resolved(header, self.lent.claims(keys))
+        self._resolved(header, lambda: self.lent.claims(keys))
 
-    def _resolved(self, header: Header, places: list[Place]) -> None:
-        places = places[: _fitting(places, FRAME_BYTES_MAX)]
+    def _resolved(self, header: Header, look: Callable[[], list[Place]]) -> None:
+        for turn in range(TRIES):
+            places = look()
+            try:
+                self._pass(header, places[: _fitting(places, FRAME_BYTES_MAX)])
+                return
+            except ContentMissing:
+                if turn + 1 == TRIES:  # else a rewrite may have moved it between the look and the opening
+                    raise
+
+    def _pass(self, header: Header, places: list[Place]) -> None:
         files = self.lent.new_files(places)
         for at in range(0, len(files), frames.FILES_MAX):
             passed = files[at : at + frames.FILES_MAX]

@@ -1,0 +1,33 @@
+"""Reading the log of a share: which of its objects count, in their order."""
+
+from collections.abc import Iterator
+
+from ullage.engine.shipping.logobject import LogObject, decode_log_object
+from ullage.engine.shipping.sharedocs import ListedBase
+from ullage.engine.shipping.shareplace import LOG, SharePlace, log_name, log_number
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import RepositoryDamaged
+
+
+def read_log(place: SharePlace, share: str, serde: SerDe, base: ListedBase | None = None) -> Iterator[LogObject]:
+    """The objects behind a base that count, fences included; all there are without one. An object counts unless one of
+    a higher epoch stands before it. RepositoryDamaged: one is missing, or its transactions do not follow.
+    """
+    first, epoch, last = (1, 0, 0) if base is None else (base.next_log, base.epoch, base.transaction)
+    numbers = (log_number(name) for name in place.lengths(LOG))
+    end = max((number for number in numbers if number is not None), default=0)
+    for number in range(first, end + 1):
+        path = f"{place.name}/{log_name(number)}"
+        found = place.get(log_name(number))
+        if found is None:
+            raise RepositoryDamaged(f"{path} is missing, and others stand behind it: restore to a point before it")
+        log_object = decode_log_object(found.data, share, number, path, serde)
+        header = log_object.header
+        if header.epoch < epoch:
+            continue
+        epoch = header.epoch
+        if not header.is_fence:
+            if header.first != last + 1:
+                raise RepositoryDamaged(f"{path} begins with transaction {header.first}, behind {last}")
+            last = header.last
+        yield log_object

@@ -1,0 +1,144 @@
+"""The fence: of all who ever wrote a share, one may go on.
+
+    take `epoch`, one higher, if it is what was read | create the next free number: a fence | read `epoch` again: ours
+                                                                                            ^ from here on it may write
+
+Numbers are one sequence for all epochs, and an object is only ever created. A writer goes on at the number behind its
+last one, which is where its successor's fence stands, unless it was there first: so the successor reads it. Who takes
+`epoch` and falls asleep may wake and put a fence behind later writers: it reads `epoch` again and stops, and what it
+put is *void*, as is each object behind one of a higher epoch.
+
+    1 takes epoch | 2 takes it, fence 1, batch 2 | 1 lists, puts fence 3, reads epoch, stops | 2: 3 is void, puts 4
+
+One put is under way at a time, sent again with the same bytes until it is settled. What a put meets that lies there is
+told by the nonce: ours, of an earlier try whose answer was lost, or another's.
+"""
+
+import secrets
+from typing import NamedTuple
+
+from ullage.engine.shipping.logobject import NOTHING, LogBatch, LogObjectHeader, decode_log_header, encode_log_object
+from ullage.engine.shipping.sharedocs import EpochDocument, decode_document, encode_document
+from ullage.engine.shipping.shareplace import (
+    EPOCH,
+    LOG,
+    SharedObject,
+    SharePlace,
+    ShareWriter,
+    Taken,
+    log_name,
+    log_number,
+)
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import BucketUnavailable, RepositoryDamaged, ShareFenced
+
+
+class _UnderWay(NamedTuple):
+    """A put that is not settled."""
+
+    batch: LogBatch
+    data: bytes
+
+
+class LogWriter:
+    """Writes the log of a share, from its fence on. For one thread.
+
+    `number` is where the next object goes.
+    """
+
+    def __init__(self, place: SharePlace, share: str, writer: ShareWriter, serde: SerDe, number: int) -> None:
+        """Use `LogWriter.begin`."""
+        self._place = place
+        self._share = share
+        self._serde = serde
+        self._under_way: _UnderWay | None = None
+        self.writer = writer
+        self.number = number
+
+    @classmethod
+    def begin(cls, place: SharePlace, share: str, owner: str, serde: SerDe, nonce: str = "") -> "LogWriter":
+        """Take the log over from whoever writes it. ShareFenced: somebody else did at the same time. BucketUnavailable:
+        nobody may write now; begin once more.
+        """
+        writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8))
+        listed = (log_number(name) for name in place.lengths(LOG))
+        last = max((number for number in listed if number is not None), default=0)
+        begun = cls(place, share, writer, serde, last + 1)
+        begun.append(NOTHING)
+        begun.require_epoch()
+        return begun
+
+    def require_epoch(self) -> None:
+        """ShareFenced if somebody else has taken `epoch` since."""
+        found = self._place.get(EPOCH)
+        if found is None or _decoded(found, self._share, self._place).writer != self.writer:
+            raise self._fenced()
+
+    def append(self, batch: LogBatch) -> int:
+        """Put the next object; its number. It counts once this returns.
+
+        BucketUnavailable: the same batch is to be given again, for it may be there. ShareFenced: it is not, and nothing
+        will be; somebody else writes now.
+        """
+        if self._under_way is not None and self._under_way.batch is not batch:
+            raise ValueError("another batch is under way: it may be there, so the same is to be given again")
+        while True:
+            if self._under_way is None:
+                data = encode_log_object(self._share, self.writer, self.number, batch, self._serde)
+                self._under_way = _UnderWay(batch, data)
+            is_ours = self._put(self._under_way.data)
+            self._under_way = None
+            self.number += 1
+            if is_ours:
+                return self.number - 1
+
+    def _put(self, data: bytes) -> bool:
+        """Whether the number is ours now; else what lies there is void. ShareFenced."""
+        name = log_name(self.number)
+        try:
+            self._place.put_new(name, data)
+        except Taken:
+            there = self._there(name)
+            if there.writer == self.writer:
+                return True
+            if there.epoch >= self.writer.epoch:
+                raise self._fenced() from None
+            return False
+        return True
+
+    def _there(self, name: str) -> LogObjectHeader:
+        found = self._place.get(name)
+        path = f"{self._place.name}/{name}"
+        if found is None:
+            raise RepositoryDamaged(f"{path} was there and is gone: nobody removes the newest of a log")
+        return decode_log_header(found.data, self._share, self.number, path)[0]
+
+    def _fenced(self) -> ShareFenced:
+        return ShareFenced(
+            f"{self._place.name} has another writer now: nothing more is put by the one of epoch {self.writer.epoch}"
+        )
+
+
+def _take_epoch(place: SharePlace, share: str, owner: str, nonce: str) -> ShareWriter:
+    found = place.get(EPOCH)
+    before = 0 if found is None else _decoded(found, share, place).epoch
+    mine = EpochDocument(share=share, epoch=before + 1, nonce=nonce, owner=owner)
+    data = encode_document(mine)
+    try:
+        if found is None:
+            place.put_new(EPOCH, data)
+        else:
+            place.put_over(EPOCH, data, found.tag)
+    except (Taken, BucketUnavailable) as error:
+        # An answer that was lost makes a second request of one that was carried out.
+        there = place.get(EPOCH)
+        if there is not None and there.data == data:
+            return mine.writer
+        if isinstance(error, BucketUnavailable):
+            raise
+        raise ShareFenced(f"{place.name}: somebody else began to write there at the same moment") from None
+    return mine.writer
+
+
+def _decoded(found: SharedObject, share: str, place: SharePlace) -> EpochDocument:
+    return decode_document(found.data, EpochDocument, share, f"{place.name}/{EPOCH}")

@@ -1,0 +1,135 @@
+"""The small objects of a share, which people may read: JSON, a line feed, and the CRC-32C of what stands before it.
+
+    epoch        who writes. Replaced by whoever takes over, on the condition that it is what that one has read
+    manifest     the bases that count, and where the log goes on behind each. Replaced on the same condition
+    pins/<id>    what somebody is restoring: nobody removes it
+
+They come from a bucket, where others may write: what is decoded is of a known version, of this share, and names objects
+where a share has them.
+"""
+
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from crc32c import crc32c
+
+from ullage.engine.model import Whole
+from ullage.engine.shipping.shareplace import NONCE, ShareWriter, base_of
+from ullage.engine.wal.format import UNDECODABLE
+from ullage.errors import FormatTooNew, RepositoryDamaged
+
+SHARE_FORMAT: Final = 1
+"""Version of all objects of a share; raised when an older reader would go wrong."""
+
+DOCUMENT_BYTES_MAX: Final = 1 << 20
+BASES_MAX: Final = 1_000
+
+Nonce = Annotated[str, msgspec.Meta(pattern=f"^{NONCE}$")]
+Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(max_length=255)]
+
+
+class ShareDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What each says: its version, the uuid of the share, and who wrote it."""
+
+    format: int = SHARE_FORMAT
+    share: Name
+    epoch: Number
+    nonce: Nonce
+
+    @property
+    def writer(self) -> ShareWriter:
+        return ShareWriter(self.epoch, self.nonce)
+
+
+class EpochDocument(ShareDocument, frozen=True, kw_only=True):
+    """The content of `epoch`. `owner`: the node, for people."""
+
+    owner: Name
+
+
+class ListedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A base: where it lies, as of which transaction and when, and the log object that goes on behind it."""
+
+    name: Name
+    transaction: Whole
+    millis: Whole
+    next_log: Number
+
+    @property
+    def epoch(self) -> int:
+        """Its writer's."""
+        found = base_of(self.name)
+        assert found is not None, "decoding refuses other names"
+        return found[1].epoch
+
+
+class ShareManifest(ShareDocument, frozen=True, kw_only=True):
+    """The content of `manifest`: the bases, oldest first. Restorations may begin with any of them."""
+
+    bases: Annotated[tuple[ListedBase, ...], msgspec.Meta(min_length=1, max_length=BASES_MAX)]
+
+
+class SharePin(ShareDocument, frozen=True, kw_only=True):
+    """The content of a pin: what begins with this base and ends with that log object is being read."""
+
+    base: ListedBase
+    last_log: Whole
+
+
+Document = TypeVar("Document", bound=ShareDocument)
+
+
+class ShareFormat(msgspec.Struct):
+    """What every version of an object has."""
+
+    format: int
+
+
+def encode_document(document: ShareDocument) -> bytes:
+    """The bytes of an object."""
+    body = msgspec.json.encode(document)
+    return body + b"\n%08x" % crc32c(body)
+
+
+def decode_document(data: bytes, kind: type[Document], share: str, path: str) -> Document:
+    """What the bytes at a path say. RepositoryDamaged; FormatTooNew."""
+    body, _, crc = data.rpartition(b"\n")
+    if len(data) > DOCUMENT_BYTES_MAX or crc != b"%08x" % crc32c(body):
+        raise RepositoryDamaged(f"{path} is damaged: its checksum does not match")
+    try:
+        require_share_format(msgspec.json.decode(body, type=ShareFormat).format, path)
+        document = msgspec.json.decode(body, type=kind)
+    except UNDECODABLE as error:
+        raise RepositoryDamaged(f"{path} is none of a share's objects: {error}") from error
+    require_share(document.share, share, path)
+    bases = document.bases if isinstance(document, ShareManifest) else ()
+    if isinstance(document, SharePin):
+        bases = (document.base,)
+    _require_in_order(bases, path)
+    return document
+
+
+def require_share_format(format: int, path: str) -> None:
+    """FormatTooNew of a newer version's object."""
+    if format > SHARE_FORMAT:
+        raise FormatTooNew(f"{path} was written by a newer version: use that one")
+    if format < 1:
+        raise RepositoryDamaged(f"{path} names format version {format}, which never existed")
+
+
+def require_share(found: str, share: str, path: str) -> None:
+    """RepositoryDamaged of another share's object."""
+    if found != share:
+        raise RepositoryDamaged(f"{path} belongs to share {found}, not to {share}: give each a prefix of its own")
+
+
+def _require_in_order(bases: tuple[ListedBase, ...], path: str) -> None:
+    next_log = 0
+    for base in bases:
+        found = base_of(base.name)
+        if found is None or found[0] != base.transaction:
+            raise RepositoryDamaged(f"{path} lists {base.name!r}, which is no base as of {base.transaction}")
+        if base.next_log < next_log:
+            raise RepositoryDamaged(f"{path} lists bases in another order than they were made")
+        next_log = base.next_log
