@@ -324,8 +324,8 @@ class Engine:
         room: SessionRoom | None = None,
         kind: type[ProcessSession] = ProcessSession,
     ) -> ProcessSession:
-        """A new session, a context manager for one thread. `component`: who its events name; `depth`: how many calls above
-        the program is that wants it; `tenant`: whose its content and new queues are; `room`: what it may hold, if bounded.
+        """A new session, a context manager for one thread. `component`: who its events name; `depth`: how many calls
+        above the program is that wants it; `tenant`: whose content and new queues are; `room`: what it may hold.
         """
         self.forgotten.give_back()
         return kind(self._parts, component, component_type, depth + 1, tenant, room)
