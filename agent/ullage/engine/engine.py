@@ -325,7 +325,7 @@ class Engine:
         kind: type[ProcessSession] = ProcessSession,
     ) -> ProcessSession:
         """A new session, a context manager for one thread. `component`: who its events name; `depth`: how many calls
-        above the program is that wants it; `tenant`: whose content and new queues are; `room`: what it may hold.
+        above the program is that wants it; `tenant`: whose its content is, and queues; `room`: what it may hold.
         """
         self.forgotten.give_back()
         return kind(self._parts, component, component_type, depth + 1, tenant, room)

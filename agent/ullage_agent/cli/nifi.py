@@ -15,7 +15,7 @@ import msgspec
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.nifi_damages import say_damages
 from ullage_agent.cli.options import DURATION, FILE, PAIR, SIZE, Group, json_output, option
-from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
+from ullage_agent.cli.output import bar, many, moment, print_json, print_rows, print_table, say, size, tell
 
 if TYPE_CHECKING:
     from ullage.nifi.home import NiFiHome
@@ -351,7 +351,9 @@ def import_(
         raise click.UsageError("one CONF and one TARGET, please")
     conf = places[0] if len(places) == 2 else None
     target = Path(places[-1])
-    source = NiFiSource(_home(conf, flowfile_repository, dict(containers), flow), is_assured=not_running)
+    home = _home(conf, flowfile_repository, dict(containers), flow)
+    with bar("Reading NiFi", None, is_bytes=False):
+        source = NiFiSource(home, is_assured=not_running)
     if dry_run:
         nifi_import.print_preview(source, as_json=as_json)
     else:

@@ -67,7 +67,7 @@ NIFI_TABLE: Final = (
 """Everything that is measured of a NiFi."""
 
 
-class Measured(NamedTuple):
+class NiFiMeasure(NamedTuple):
     """A value of one series."""
 
     name: str
@@ -83,8 +83,8 @@ class NiFiMetrics(Collector):
         self._queues = queues
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._values: list[Measured] = []
-        self._volumes: list[Measured] = []
+        self._values: list[NiFiMeasure] = []
+        self._volumes: list[NiFiMeasure] = []
         self._containers: Mapping[str, str] = {}
         self._state: dict[str, float] = {}
         self._counts = dict.fromkeys(OUTCOMES, 0)
@@ -129,7 +129,7 @@ class NiFiMetrics(Collector):
         """As the registry asks for it."""
         with self._lock:
             measured = [*self._values, *self._volumes, *self._told()]
-        by_name: dict[str, list[Measured]] = {}
+        by_name: dict[str, list[NiFiMeasure]] = {}
         for each in measured:
             by_name.setdefault(each.name, []).append(each)
         for entry in NIFI_TABLE:
@@ -140,36 +140,36 @@ class NiFiMetrics(Collector):
                     family.add_metric(each.labels, each.value)
                 yield family
 
-    def _told(self) -> Iterator[Measured]:
+    def _told(self) -> Iterator[NiFiMeasure]:
         """Of the surveys themselves. One that takes longer than the last one is told while it goes on."""
         state = dict(self._state)
         if self._began is not None:
             running = self._monotonic() - self._began
             state["survey_duration_seconds"] = max(running, state.get("survey_duration_seconds", 0.0))
-        yield from (Measured(name, value) for name, value in state.items())
-        yield from (Measured("surveys_total", count, (outcome,)) for outcome, count in self._counts.items())
+        yield from (NiFiMeasure(name, value) for name, value in state.items())
+        yield from (NiFiMeasure("surveys_total", count, (outcome,)) for outcome, count in self._counts.items())
 
 
-def values_of(survey: NiFiSurvey, queues: int) -> Iterator[Measured]:
+def values_of(survey: NiFiSurvey, queues: int) -> Iterator[NiFiMeasure]:
     """What a survey says."""
     space = survey.space
     for use in ("live", "dead_middles", "dead_tails", "dead_files", "unsettled", "archive", "foreign"):
-        yield Measured("content_bytes", getattr(space, use), (use,))
-    yield Measured("content_allocated_bytes", space.allocated)
-    yield Measured("content_files", space.files)
-    yield Measured("flowfiles", survey.flowfiles)
-    yield Measured("swap_files", survey.swap_files)
-    yield Measured("unreadable_flowfiles", survey.missing)
-    yield Measured("unreadable_bytes", survey.missing_bytes)
-    yield Measured("transaction", survey.transaction)
-    yield Measured("survey_complete", float(survey.is_complete))
-    yield Measured("survey_damages", len(survey.damages))
+        yield NiFiMeasure("content_bytes", getattr(space, use), (use,))
+    yield NiFiMeasure("content_allocated_bytes", space.allocated)
+    yield NiFiMeasure("content_files", space.files)
+    yield NiFiMeasure("flowfiles", survey.flowfiles)
+    yield NiFiMeasure("swap_files", survey.swap_files)
+    yield NiFiMeasure("unreadable_flowfiles", survey.missing)
+    yield NiFiMeasure("unreadable_bytes", survey.missing_bytes)
+    yield NiFiMeasure("transaction", survey.transaction)
+    yield NiFiMeasure("survey_complete", float(survey.is_complete))
+    yield NiFiMeasure("survey_damages", len(survey.damages))
     yield from _bands("waiting_dead_bytes", survey.ages)
     yield from _bands("size_dead_bytes", survey.sizes)
     yield from _queues(survey, queues)
 
 
-def _queues(survey: NiFiSurvey, most: int) -> Iterator[Measured]:
+def _queues(survey: NiFiSurvey, most: int) -> Iterator[NiFiMeasure]:
     """Those that hold most; the names of two may be the same, and then they are one."""
     totals: dict[str, list[float]] = {}
     for number, queue in enumerate(sorted(survey.queues, key=lambda each: (-each.alone, -each.dead, each.identifier))):
@@ -181,23 +181,23 @@ def _queues(survey: NiFiSurvey, most: int) -> Iterator[Measured]:
         held[3] += queue.alone
         held[4] = min(held[4], queue.oldest_millis / 1_000)
     for name, (flowfiles, size, dead, alone, oldest) in totals.items():
-        yield Measured("queue_flowfiles", flowfiles, (name,))
-        yield Measured("queue_bytes", size, (name,))
+        yield NiFiMeasure("queue_flowfiles", flowfiles, (name,))
+        yield NiFiMeasure("queue_bytes", size, (name,))
         if name != OTHERS:
-            yield Measured("queue_dead_bytes", dead, (name,))
-        yield Measured("queue_alone_bytes", alone, (name,))
-        yield Measured("queue_oldest_timestamp_seconds", oldest, (name,))
+            yield NiFiMeasure("queue_dead_bytes", dead, (name,))
+        yield NiFiMeasure("queue_alone_bytes", alone, (name,))
+        yield NiFiMeasure("queue_oldest_timestamp_seconds", oldest, (name,))
 
 
-def _bands(name: str, bands: Iterable[Band]) -> Iterator[Measured]:
+def _bands(name: str, bands: Iterable[Band]) -> Iterator[NiFiMeasure]:
     for band in bands:
-        yield Measured(name, band.dead, (band.name,))
+        yield NiFiMeasure(name, band.dead, (band.name,))
 
 
-def _volume(name: str, path: str) -> Iterator[Measured]:
+def _volume(name: str, path: str) -> Iterator[NiFiMeasure]:
     try:
         found = os.statvfs(path)
     except (OSError, ValueError):  # it is not there: the survey says so
         return
-    yield Measured("volume_free_bytes", found.f_bavail * found.f_frsize, (name,))
-    yield Measured("volume_size_bytes", found.f_blocks * found.f_frsize, (name,))
+    yield NiFiMeasure("volume_free_bytes", found.f_bavail * found.f_frsize, (name,))
+    yield NiFiMeasure("volume_size_bytes", found.f_blocks * found.f_frsize, (name,))
