@@ -164,6 +164,26 @@ def list_generations(where: ChosenRepository, source: str | Bucket, as_json: boo
 
 
 @backup.command()
+@click.argument("source", metavar="SRC", help="A share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it.")
+@option("--last", type=click.IntRange(1), default=20, metavar="N", help="The newest N of them.")
+@on_bucket
+@json_output
+def points(source: str | Bucket, last: int, as_json: bool) -> None:
+    """Show the points that what a service ships (`ullage serve --replicate-to`) can be restored to, newest last.
+
+    `ullage restore --generation N` takes one of them. All of the log is read for it.
+    """
+    found = ullage.restore_points(source)[-last:]
+    if as_json:
+        print_json({"points": msgspec.to_builtins(found)})
+        return
+    print_table(
+        (">point", "committed (UTC)", ">up to transaction"),
+        [(each.number, moment(each.millis), f"{each.last_id:,}") for each in found],
+    )
+
+
+@backup.command()
 @click.argument("source", metavar="SRC", help=SOURCE)
 @option("--generation", type=int, metavar="N", help="This one alone; else all.")
 @option(
@@ -236,16 +256,21 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
 )
-@option("--generation", type=int, metavar="N", help="One that `ullage backup list` names; else the newest.")
+@option(
+    "--generation",
+    type=int,
+    metavar="N",
+    help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
+)
 @on_bucket
 @json_output
 def restore(
     source: str | Bucket, root: Path, containers: tuple[tuple[str, str], ...], generation: int | None, as_json: bool
 ) -> None:
-    """Make a repository from a backup, every byte checked.
+    """Make a repository from a backup, or from what a service has shipped to a bucket, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
-    with what is in ROOT when it is said again.
+    with what is in ROOT when it is said again; of what was shipped it begins again, in an empty ROOT.
     """
     with bar("Restoring", None) as progress:
         made = ullage.restore(
