@@ -34,7 +34,7 @@ class JudgedSample:
 
     def __init__(self, java: Sequence[str], place: Path, seed: int, ending: str) -> None:
         self.place = place
-        self._java = [*java[:-1], "harness.Judge"]
+        self._java = [*java[:-1], "harness.Judge", "--ordered"]
         self._model = place.with_name("model")
         write_sample(java, place, seed, ending)
         place.rename(self._model)

@@ -10,7 +10,7 @@ from typing import Final
 
 from ullage.nifi import checkpoint
 from ullage.nifi.changes import Changes, Durability, Likeness
-from ullage.nifi.flowfiles import WHOLE, FlowFileMap
+from ullage.nifi.flowfiles import FlowFileMap, Kept
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.intent import ReclaimIntent
 from ullage.nifi.moment import CHECKPOINT, JOURNAL_NAME, JOURNALS, PARTIAL, SWAP, NiFiMoment, first_of
@@ -40,7 +40,7 @@ def build_rewrite(
     changes.make_folder(folder)
     changes.sync_folder(home.flowfiles)
     built = []
-    with closing(NiFiMoment(home.flowfiles, attributes=WHOLE)) as moment:
+    with closing(NiFiMoment(home.flowfiles, attributes=Kept.RECORD)) as moment:
         moment.read()
         moment.read_swaps()
         if moment.damages or moment.transaction != transaction:
