@@ -60,9 +60,7 @@ final class Judge {
         final NiFiProperties properties = NiFiProperties.createBasicNiFiProperties("", Map.ofEntries(
             Map.entry("nifi.content.repository.directory.default", directory.resolve("content_repository").toString()),
             Map.entry("nifi.content.repository.directory.second", directory.resolve("content_second").toString()),
-            Map.entry("nifi.content.repository.archive.enabled", "true"),
-            Map.entry("nifi.content.repository.archive.max.retention.period", "12 hours"),
-            Map.entry("nifi.content.repository.archive.max.usage.percentage", "99%"),
+            Map.entry("nifi.content.repository.archive.enabled", "false"),
             Map.entry("nifi.content.claim.max.appendable.size", "50000 B"),
             Map.entry("nifi.flowfile.repository.directory", directory.resolve("flowfile_repository").toString()),
             Map.entry("nifi.flowfile.repository.checkpoint.interval", "10 hours")));
