@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
-from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
+from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Percentage, Time
 from ullage.contract.tickets import RunPhase, TicketState
 
 GENERATIONS_KEPT_MAX: Final = 10_000
@@ -24,6 +24,7 @@ BACKUP_SECONDS_MAX: Final = 365 * 86400
 
 Kept = Annotated[int, Meta(ge=0, le=GENERATIONS_KEPT_MAX)]
 RepositoryName = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
+RunName = Annotated[str, Meta(max_length=128)]
 
 
 class BackupKeepRule(ClusterRecord, frozen=True, kw_only=True):
@@ -109,8 +110,9 @@ class VerifyRule(ClusterRecord, frozen=True, kw_only=True):
     node. Once damage was found, one is due after each such run in any case."""
 
     sample_percentage: Annotated[int, Meta(ge=1, le=100)] = 5
-    """The share of the files that is read and compared, drawn anew each time; 100 reads everything. Each file is looked
-    for, in its length, whatever is drawn."""
+    """The share of the contents that is read and compared, in per cent, drawn anew each time; 100 reads everything.
+    Snapshots, swapped FlowFiles and handles are always read, and one content at least. Each file is looked for, in its
+    length, whatever is drawn."""
 
 
 class VerificationTicket(ClusterRecord, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class VerificationTicket(ClusterRecord, frozen=True, kw_only=True):
     """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
 
     sample_percentage: Annotated[int, Meta(ge=1, le=100)] = 5
-    """The share of the files that is read and compared."""
+    """The share of the contents that is read and compared, in per cent."""
 
     seed: Count = 0
     """What draws these files: the same seed draws the same ones."""
@@ -229,7 +231,7 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     phase: RunPhase = RunPhase.PENDING
     """How far the last verification is. Completed is one in which every node's backup was read, whatever was found."""
 
-    run: str = ""
+    run: RunName = ""
     """The name of the last verification."""
 
     scheduled: Time | None = None
@@ -256,8 +258,8 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     damage: Annotated[str, Meta(max_length=1024)] = ""
     """That damage, in the words of the first node that found some."""
 
-    sample_percentage: Count = 0
-    """The share of the files that is read."""
+    sample_percentage: Percentage = 0
+    """The share of the files that is read, in per cent."""
 
     seed: Count = 0
     """What draws them. It stays until damage is found mended, so that the same files are read again."""
@@ -287,6 +289,10 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     """What the worst of the nodes that are done reported: those that found damage come first. What each node reported
     stands in status.verification of its ContentRepositoryNode until the next verification."""
 
+    def __post_init__(self) -> None:
+        if self.phase == RunPhase.RUNNING and not (self.run and self.started and self.sample_percentage):
+            raise ValueError("what is Running has a run, a time at which it started, and a samplePercentage")
+
 
 class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     """The report of the last run, written by the operator."""
@@ -297,7 +303,7 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     phase: RunPhase = RunPhase.PENDING
     """How far the last run is."""
 
-    run: str = ""
+    run: RunName = ""
     """The name of the last run."""
 
     scheduled: Time | None = None
@@ -346,6 +352,10 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the backup is: docs/conditions.md has all that they can say."""
+
+    def __post_init__(self) -> None:
+        if self.phase == RunPhase.RUNNING and not (self.run and self.started and self.scheduled):
+            raise ValueError("what is Running has a run, a time for which it was due, and one at which it started")
 
 
 class ContentBackup(ClusterRecord, frozen=True, kw_only=True):
