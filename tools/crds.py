@@ -309,6 +309,7 @@ def _restores() -> dict[str, Any]:
             column("Repository", ".spec.repository"),
             column("Node", ".spec.node"),
             column("Phase", ".status.phase"),
+            column("Generation", ".status.generation", "integer", "The number of the generation that was brought back"),
             column("Progress", ".status.progress", description="Of the present step: copying, then checking"),
             column("Place", ".status.place", priority=1),
             AGE,

@@ -31,6 +31,9 @@ class RestoreTicket(ClusterRecord, frozen=True, kw_only=True):
     generation: Count = 0
     """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
 
+    backup_generation: Annotated[int, Meta(ge=1)] | None = None
+    """The number of the backup's generation that is brought back. Null is the newest."""
+
 
 class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """How far an agent is with a restoration."""
@@ -81,6 +84,10 @@ class RestoreSpec(ClusterRecord, frozen=True, kw_only=True):
     place: Annotated[str, Meta(max_length=2048, pattern="^(s3://.*)?$")] = ""
     """Where the backup lies, `s3://BUCKET/PREFIX`, in one of the repository's spec.service.backupBuckets."""
 
+    generation: Annotated[int, Meta(ge=1)] | None = None
+    """The number of the generation that is brought back, of those that `ullage backup list` names. Null is the newest.
+    One that is not there fails: nothing else is brought back in its place."""
+
 
 class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
     """What came of it, written by the operator."""
@@ -91,7 +98,7 @@ class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
     phase: RunPhase = RunPhase.PENDING
     """How far it is."""
 
-    place: str = ""
+    place: Annotated[str, Meta(max_length=2048)] = ""
     """Where the backup lies."""
 
     started: Time | None = None
@@ -101,7 +108,7 @@ class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
     """When it ended."""
 
     generation: Count = 0
-    """The number of the backup's generation that was brought back: the newest that there was."""
+    """The number of the backup's generation that was brought back."""
 
     progress: str = ""
     """How much of the present step is done, as a percentage. A restoration copies, and then reads everything again."""
@@ -114,6 +121,10 @@ class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the restoration is: docs/conditions.md has all that they can say."""
+
+    def __post_init__(self) -> None:
+        if self.phase == RunPhase.RUNNING and not self.place:
+            raise ValueError("what is Running has a place")
 
 
 class ContentRestore(ClusterRecord, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Mapping
 
 from ullage.contract import (
     ContainerSettings,
@@ -18,6 +19,7 @@ from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.opening import RepositoryIdentity
+from ullage.engine.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
 from ullage.errors import InvalidArgument
@@ -30,6 +32,7 @@ from ullage.wire.upkeep import (
     BackupVerification,
     InitReport,
     Mended,
+    PartialRestoration,
     RecoveryReport,
     RepairReport,
     RestorationReport,
@@ -115,6 +118,52 @@ def restore(
         )
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+
+
+def restore_some(
+    source: str | os.PathLike[str] | Bucket,
+    root: str | os.PathLike[str],
+    *,
+    queues: Collection[str] = (),
+    ids: Collection[str] = (),
+    generation: int | None = None,
+    on_progress: Bytes | None = None,
+) -> PartialRestoration:
+    """Make a repository of some of a backup, in a directory that is empty or not there, and check every byte of it: of
+    all FlowFiles of these queues, in their order, and of the FlowFiles and handles with these ids.
+
+    All keep their ids and attributes. Of content no more is fetched than they have. The repository is a new one, and
+    has no history. `source` and `generation` as in `restore`. NotFound, and nothing is made, where the backup lacks a
+    queue or an id; DirectoryNotEmpty; NotABackup; BucketRefused; BucketUnavailable.
+
+    >>> ids = repository.queues.put_many("orders", [b"one", b"two"])
+    >>> report = repository.backup("copy")
+    >>> ullage.restore_some("copy", "orders-alone", queues=["orders"]).queues
+    {'orders': 2}
+    """
+    if not queues and not ids:
+        raise InvalidArgument("say what is to be restored: names of queues, or ids of FlowFiles and handles")
+    place = place_to_read(source)
+    root = os.path.abspath(root)
+    with reading(place, generation) as manifest:
+        document = _document_of(manifest.identity, root, {})
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        # Beside it, for there is room: what holds the records of a large backup does not fit into a folder in memory.
+        with tempfile.TemporaryDirectory(prefix=".ullage-records-", dir=os.path.dirname(root)) as scratch:
+            wanted = WantedRecords(frozenset(queues), frozenset(ids))
+            made = _restore_some(
+                place, manifest, document.spec, wanted, scratch, on_progress or (lambda _done, _total: None)
+            )
+    with open_embedded(None, document, create=False, maintain=False) as repository:
+        return PartialRestoration(
+            generation=manifest.sequence,
+            queues=dict(sorted(made.queues.items())),
+            handles=made.handles,
+            bytes=made.bytes,
+            lost=tuple(made.lost),
+            lost_count=made.lost_count,
+            check=repository.check(deep=True, on_progress=on_progress),
+        )
 
 
 def salvage(
