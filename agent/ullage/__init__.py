@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from ullage.client.node import Node, Resolver
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
-    from ullage.embedded.upkeep import generations, initialize, repair, restore, restore_some, salvage, verify_backup
+    from ullage.embedded.upkeep import (
+        generations,
+        initialize,
+        repair,
+        restore,
+        restore_points,
+        restore_some,
+        salvage,
+        verify_backup,
+    )
     from ullage.enums import EventType, GivenBack, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.buckets import Bucket
@@ -81,6 +90,7 @@ __all__ = [
     "open",
     "repair",
     "restore",
+    "restore_points",
     "restore_some",
     "salvage",
     "verify_backup",
@@ -114,6 +124,7 @@ _HOMES = {
     "initialize": "ullage.embedded.upkeep",
     "repair": "ullage.embedded.upkeep",
     "restore": "ullage.embedded.upkeep",
+    "restore_points": "ullage.embedded.upkeep",
     "restore_some": "ullage.embedded.upkeep",
     "salvage": "ullage.embedded.upkeep",
     "verify_backup": "ullage.embedded.upkeep",

@@ -12,8 +12,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from ullage.client.flight import FlightClient
+from ullage.client.localtables import local_table
 from ullage.client.proof import Identity, identity_of
 from ullage.client.retries import PASSING, Retries
 from ullage.client.socket import SocketClient
@@ -26,6 +28,7 @@ from ullage.wire.tickets import (
     Nothing,
     SkippedNodes,
     SocketIdentity,
+    TableTicket,
 )
 from ullage_spark import skips
 from ullage_spark.addresses import FleetNode, addresses
@@ -260,8 +263,31 @@ def _retries(within_seconds: float, passing: tuple[type[Exception], ...] = PASSI
     )
 
 
+def table_of(settings: SourceOptions, node: FleetNode, wanted: TableTicket) -> pa.RecordBatchReader:
+    """A table of the node, or what the ticket wants of it: over its Unix socket, if this is its machine."""
+    place = _socket_place(settings, node)
+    if place is not None:
+        with suppress(UllageError):  # Flight gives it, or says what is wrong
+            return local_table(SocketClient(place.path, place.token, identity=place.identity), wanted)
+    return flight_of(settings, node).table(wanted)
+
+
 def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
-    """A client over the node's Unix socket, if this is its machine; None elsewhere.
+    """A client over the node's Unix socket, if this is its machine; None elsewhere."""
+    place = _socket_place(settings, node)
+    return None if place is None else _socket(os.getpid(), node.inode, place)
+
+
+class SocketPlace(NamedTuple):
+    """A socket, and what is said there to whom."""
+
+    path: str
+    token: str | None
+    identity: Identity | None
+
+
+def _socket_place(settings: SourceOptions, node: FleetNode) -> SocketPlace | None:
+    """Of the node, if this is its machine.
 
     Every node has a socket of the same path: inode and birth say whose it is, through whatever mount it is seen.
     """
@@ -275,13 +301,12 @@ def socket_of(settings: SourceOptions, node: FleetNode) -> SocketClient | None:
     if (seen.st_ino, seen.st_ctime_ns) != (node.inode, node.changed_nanos):
         return None
     # The node's answer to ABOUT said which file it is: only that the same node answers there is proved by the socket.
-    identity = identity_of(node.flight, settings.authority())
-    return _socket(os.getpid(), path, node.inode, settings.bearer(node.flight), identity)
+    return SocketPlace(path, settings.bearer(node.flight), identity_of(node.flight, settings.authority()))
 
 
 @lru_cache(64)
-def _socket(_process: int, path: str, _inode: int, token: str | None, identity: Identity | None) -> SocketClient:
-    return SocketClient(path, token, identity=identity)
+def _socket(_process: int, _inode: int, place: SocketPlace) -> SocketClient:
+    return SocketClient(place.path, place.token, identity=place.identity)
 
 
 def _introduced(settings: SourceOptions, node: FleetNode) -> FleetNode | MissingNode:

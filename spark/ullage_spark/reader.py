@@ -24,7 +24,7 @@ from ullage_spark.addresses import FleetNode
 from ullage_spark.carried import Carried
 from ullage_spark.errors import SparkSourceError
 from ullage_spark.eventparts import Stretch, stretches
-from ullage_spark.fleet import BUSY_SECONDS, Roll, ask, asked_again, called, flight_of, on_each, roll_call
+from ullage_spark.fleet import BUSY_SECONDS, Roll, ask, asked_again, called, on_each, roll_call, table_of
 from ullage_spark.lineage_events import ToldRun
 from ullage_spark.predicates import NOTHING, Where
 from ullage_spark.settings import NodeSnapshot, ReadOptions, TableOptions
@@ -193,7 +193,7 @@ def _received(
     columns = [name for name in known if name in names and name != NODE] or known[1:2]
     fields = ON_THE_WIRE[wanted.name]
     ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns], runs=True)
-    for batch in asked_again(settings, lambda: flight_of(settings, node).table(ticket), busy_seconds=BUSY_SECONDS):
+    for batch in asked_again(settings, lambda: table_of(settings, node, ticket), busy_seconds=BUSY_SECONDS):
         yield as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
 
 

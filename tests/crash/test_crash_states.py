@@ -8,15 +8,15 @@ from tests.crash.explore import SEED, Recording, Tally, explore
 from tests.crash.workloads import INIT, WORKLOADS
 from tests.proof.figures import note
 
-SAMPLE = float(os.environ.get("ULLAGE_CRASH_SAMPLE", "0.08"))
+SAMPLE = float(os.environ.get("ULLAGE_CRASH_SAMPLE", "0.05"))
 NESTED = float(os.environ.get("ULLAGE_CRASH_NESTED", "0.01"))
-KILLS = float(os.environ.get("ULLAGE_CRASH_KILLS", "0.03"))
+KILLS = float(os.environ.get("ULLAGE_CRASH_KILLS", "0.02"))
 
 INIT_TIMES = 5
 """The init is short: its shares are larger by this factor."""
 
-STATES_MIN = 170
-"""For each workload; twelve of them make the 2,000 that each run must explore."""
+STATES_MIN = 110
+"""For each workload; nineteen of them make the 2,000 that each run must explore."""
 
 
 @pytest.mark.timeout(7200)

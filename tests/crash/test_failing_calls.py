@@ -24,8 +24,8 @@ from ullage.testing.crashing import CrashFiles, Fault
 
 SHARE = float(os.environ.get("ULLAGE_FAULTS", "0"))
 
-SAMPLE = 18
-"""Runs of each workload in CI: half a minute in all."""
+SAMPLE = 12
+"""Runs of each workload in CI: some minutes of processor time in all."""
 
 HEALTHY = [name for name in WORKLOADS if "errors" not in name and name not in ("backups", "files made ahead")]
 """The others break their own calls. tests/engine/test_backup.py fails those of a backup."""

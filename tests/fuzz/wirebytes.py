@@ -194,6 +194,7 @@ def socket_bytes(chance: random.Random, token: str) -> bytes:
         FrameKind.PUT_STREAM: lambda: frames.PUT.pack(0, 1, 2, 0, 2, 0) + b"{}",
         FrameKind.DATA: lambda: chance.randbytes(50),
         FrameKind.END: lambda: b"",
+        FrameKind.TABLE: lambda: b'{"kind":"table","name":"flowfiles","where":"size > 1","part":[0,2],"runs":true}',
     }
     for number in range(2, 2 + chance.randrange(1, 6)):
         kind = chance.choice(list(bodies))

@@ -26,6 +26,7 @@ from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Listening, Terms, TlsFiles
 from ullage_agent.service.server import Server
+from ullage_agent.service.snapshots import Snapshots
 
 START_SECONDS = 60.0
 HERE = ServiceSettings(http_port=0, flight_port=None, metrics_port=None, health_port=None, socket_path="")
@@ -74,7 +75,9 @@ def terms_of(
 
     turns, known = FairTurns(limits, repository.clock), authenticator or Anonymous()
     actors = Actors(repository, known, limits)
-    return Terms(repository, known, limits, here, fail, ByteBudget(limits), turns, actors)
+    return Terms(
+        repository, known, limits, here, fail, ByteBudget(limits), turns, actors, Snapshots(repository, limits, actors)
+    )
 
 
 class Running:

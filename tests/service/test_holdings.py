@@ -21,8 +21,8 @@ from ullage.errors import QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids, parse_uuid
 from ullage.wire.frames import ClaimKey
 from ullage_agent.service.access import ANONYMOUS
-from ullage_agent.service.flight.snapshots import SNAPSHOT_BYTES
 from ullage_agent.service.limits import Limits
+from ullage_agent.service.snapshots import SNAPSHOT_BYTES
 
 SMALL = Limits(
     requests=8,

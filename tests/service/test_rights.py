@@ -170,7 +170,8 @@ def test_a_request_over_the_socket_needs_its_rights(secured: Secured, need: Need
         """Of the problem that answers the greeting, or else the request, which is empty; "" if none does."""
         try:
             with closing(Reader(secured.socket, token.encode(), ("127.0.0.1", secured.ca_file))) as reader:
-                reader.tell(FrameKind[need.operation], 2, b"")
+                kind, _, table = need.operation.partition(" ")
+                reader.tell(FrameKind[kind], 2, json.dumps({"kind": "table", "name": table}).encode() if table else b"")
                 reader.hear()
         except Refusal as refusal:
             return str(refusal)

@@ -17,6 +17,7 @@ from tests.support import drain
 from ullage.contract import Duration, EmergencySettings, MaintenanceOperation, MaintenanceSettings, Window
 from ullage.engine.engine import Engine
 from ullage.engine.model import STAGED_QUEUE, FlowFileRecord
+from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_spark.settings import SourceOptions
 
 
@@ -120,7 +121,7 @@ class Mixed:
 
 
 @contextmanager
-def fleet_at(path: Path, *names: str, **sections: Any) -> Iterator[Fleet]:
+def fleet_at(path: Path, *names: str, limits: Limits = DEFAULTS, **sections: Any) -> Iterator[Fleet]:
     """Agents in threads of this process, each with HTTP, Flight and a Unix socket.
 
     Without an archive, which keeps what is dropped readable as long as the machine's disk is less than half full.
@@ -131,7 +132,7 @@ def fleet_at(path: Path, *names: str, **sections: Any) -> Iterator[Fleet]:
         for name in names:
             service = {"flight_port": 0, "socket_path": str(path / f"{name}.sock")}
             document = document_at(path / name, service=service, **sections)
-            agents[name] = stack.enter_context(Running(document, node=name))
+            agents[name] = stack.enter_context(Running(document, limits, name))
         yield Fleet(agents)
 
 

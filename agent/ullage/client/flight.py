@@ -1,8 +1,4 @@
-"""Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module.
-
-What a node sends is believed as little as what a client sends: each batch is validated in full, and is of the schema
-that was asked for, before a byte of it is used. A node that sends anything else counts as not reachable.
-"""
+"""Client of Arrow Flight (docs/flight.md): contents and tables in bulk. pyarrow is imported with this module."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import flight
 
+from ullage.client.arriving import RECEIVED_BYTES_MAX, require_schema, require_sound, schema_wanted
 from ullage.client.proof import is_secret, require_encrypted
 from ullage.client.puts import PutStreams, read_stored
 from ullage.client.waits import Waits
@@ -21,13 +18,10 @@ from ullage.streams import Closable
 from ullage.wire.problems import ProblemDetails, error_of, error_of_slug
 from ullage.wire.schemas import (
     ATTRIBUTES,
-    BATCH_ROWS_MAX,
     GET_SCHEMA,
     PUT_ATTRIBUTES,
     PUT_CONTENT,
     PUT_SCHEMA,
-    SCHEMAS,
-    schema_sent,
 )
 from ullage.wire.tickets import (
     ClaimAddress,
@@ -63,10 +57,6 @@ ANSWER_SECONDS: Final = 300.0
 """How long a node that gives signs of life may take for one answer: longer than any step of a write takes, and than a
 disk that still works.
 """
-
-RECEIVED_BYTES_MAX: Final = 64 << 20
-"""One message: a node sends 4 MiB at a time, and more only where a single row has more."""
-
 
 PUT_SCHEMAS: Final = (
     pa.schema([PUT_SCHEMA.field(PUT_CONTENT)]),
@@ -218,9 +208,7 @@ class FlightClient(Closable):
 
     def table(self, wanted: TableTicket) -> pa.RecordBatchReader:
         """A table, or what the ticket wants of it, as a stream of record batches."""
-        known = SCHEMAS.get(wanted.name, pa.schema([])).names
-        names = known if wanted.columns is None else [name for name in wanted.columns if name in known]
-        schema = schema_sent(wanted.name, names, runs=wanted.runs)
+        schema = schema_wanted(wanted)
         with self._telling():
             reader = self._get(wanted, schema)
         return pa.RecordBatchReader.from_batches(schema, self._batches(reader))
@@ -258,13 +246,11 @@ class FlightClient(Closable):
     def _get(self, wanted: ContentTicket | TableTicket, schema: pa.Schema) -> Any:
         """The stream that answers a ticket. NotReachable if it is of another schema."""
         reader = self._client.do_get(flight.Ticket(msgspec.json.encode(wanted)), self._options)
-        if not reader.schema.equals(schema):
-            raise NotReachable(f"{self.url}: the node sent other columns than asked for: {reader.schema.names}")
+        require_schema(self.url, reader.schema, schema)
         return reader
 
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
         """What comes, if it is sound; NotReachable."""
-        has_runs = any(pa.types.is_run_end_encoded(field.type) for field in reader.schema)
         with self._telling():
             while True:
                 try:
@@ -274,15 +260,7 @@ class FlightClient(Closable):
                     return
                 if batch is None:
                     continue
-                if has_runs and batch.num_rows > BATCH_ROWS_MAX:
-                    raise NotReachable(f"{self.url}: the node sent {batch.num_rows} rows at a time")
-                try:
-                    batch.validate(full=True)  # Arrow takes offsets and texts from the wire as they are
-                except pa.ArrowInvalid as error:
-                    raise NotReachable(f"{self.url}: the node sent a batch that is none: {error}") from error
-                columns = zip(batch.schema, batch.columns, strict=True)
-                if any(column.null_count and not field.nullable for field, column in columns):
-                    raise NotReachable(f"{self.url}: the node sent nulls in a column that has none")
+                require_sound(self.url, batch)
                 yield batch
 
     @contextmanager

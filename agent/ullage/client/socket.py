@@ -285,6 +285,22 @@ class SocketClient(Closable):
             (uuid,) = frames.parse_uuids(self._answer(request, FrameKind.STORED))
             return uuid
 
+    def rows(self, ticket: bytes) -> Callable[[], bytes]:
+        """Ask for a table; what gives the next piece of it, an Arrow IPC stream, and at its end an empty one. Nothing
+        else may be asked for before it has ended. Errors of the table come with a piece.
+        """
+        with self._lock:
+            request = self._ask(FrameKind.TABLE, ticket)
+
+        def following() -> bytes:
+            with self._lock:
+                try:
+                    return self._answer(request, FrameKind.ROWS)
+                except LeaseLost as error:  # no lease is needed: the agent ends the connection
+                    raise NotReachable(f"{self.path}: {error}") from error
+
+        return following
+
     def give_back(self, files: Sequence[int] | None = None) -> None:
         """Close descriptors, all of them without a choice, and say so: what lies there may be reclaimed."""
         with self._lock:

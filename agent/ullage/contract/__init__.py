@@ -101,6 +101,10 @@ from ullage.contract.queue_rules import (
     QueueRule as QueueRule,
     QueueUse as QueueUse,
 )
+from ullage.contract.replication_settings import (
+    ReplicationMode as ReplicationMode,
+    ReplicationSettings as ReplicationSettings,
+)
 from ullage.contract.repository import (
     ClaimSettings as ClaimSettings,
     ContentRepository as ContentRepository,

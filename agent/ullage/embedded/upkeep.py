@@ -4,21 +4,15 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 
-from ullage.contract import (
-    ContainerSettings,
-    ContentRepository,
-    ContentRepositorySpec,
-    HostPath,
-    Metadata,
-    StorageSettings,
-)
+from ullage.contract import ContentRepository
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
 from ullage.embedded.repository import described, open_embedded
+from ullage.embedded.restoreddocument import document_of
+from ullage.embedded.shares import points_of, restore_replicated, share_at
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
-from ullage.engine.opening import RepositoryIdentity
 from ullage.engine.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
@@ -36,6 +30,7 @@ from ullage.wire.upkeep import (
     RecoveryReport,
     RepairReport,
     RestorationReport,
+    SharePoint,
 )
 
 
@@ -100,7 +95,9 @@ def restore(
 
     One that was cut short goes on with what is there.
 
-    `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`. `containers` says where below `root`
+    `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`: a backup, or a share that a service
+    has shipped there (docs/shipping.md), of which `generation` is the number of one of `restore_points`.
+    `containers` says where below `root`
     some containers go, by name; the others lie where they lay. `generation` is the number of one of `generations`, the
     newest if it is not said; no backup that is written meanwhile takes its files away. NotABackup; DirectoryNotEmpty;
     InvalidArgument for a container that the backup does not have; BucketRefused; BucketUnavailable.
@@ -110,9 +107,12 @@ def restore(
     >>> restored.backup.last_id == report.last_id, restored.check.problems
     (True, ())
     """
+    share = share_at(source)
+    if share is not None:
+        return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
     place = place_to_read(source)
     with reading(place, generation) as manifest:
-        document = _document_of(manifest.identity, root, dict(containers or {}))
+        document = document_of(manifest.identity, root, dict(containers or {}))
         report = restore_manifest(
             OsFiles(), place, manifest, document.spec, on_progress or (lambda _done, _total: None)
         )
@@ -146,7 +146,7 @@ def restore_some(
     place = place_to_read(source)
     root = os.path.abspath(root)
     with reading(place, generation) as manifest:
-        document = _document_of(manifest.identity, root, {})
+        document = document_of(manifest.identity, root, {})
         os.makedirs(os.path.dirname(root), exist_ok=True)
         # Beside it, for there is room: what holds the records of a large backup does not fit into a folder in memory.
         with tempfile.TemporaryDirectory(prefix=".ullage-records-", dir=os.path.dirname(root)) as scratch:
@@ -200,6 +200,16 @@ def generations(source: str | os.PathLike[str] | Bucket) -> list[BackupGeneratio
     return generations_at(place_to_read(source))
 
 
+def restore_points(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:
+    """The points that a share (docs/shipping.md) can be restored to, oldest first; reads its log. NotABackup where
+    there is no share; InvalidArgument where there are several; BucketRefused; BucketUnavailable.
+
+    >>> ullage.restore_points("s3://flows/replicas")  # doctest: +SKIP
+    [SharePoint(number=1, last_id=0, millis=1764201600000)]
+    """
+    return points_of(source)
+
+
 def verify_backup(
     source: str | os.PathLike[str] | Bucket,
     *,
@@ -221,19 +231,3 @@ def verify_backup(
     """
     asked = verification_request(name_of_place(source), generation, sample, seed)
     return verification_of(place_to_read(source), asked, told_of(on_progress))
-
-
-def _document_of(
-    identity: RepositoryIdentity, root: str | os.PathLike[str], mapped: dict[str, str]
-) -> ContentRepository:
-    """The repository that a backup becomes."""
-    if unknown := sorted(mapped.keys() - identity.containers.keys()):
-        raise InvalidArgument(f"the backup has no container {unknown[0]}, only {', '.join(identity.containers)}")
-    storage = StorageSettings(
-        host_path=HostPath(path=os.path.abspath(root)),
-        containers=tuple(
-            ContainerSettings(name=name, sub_path=path) for name, path in (identity.containers | mapped).items()
-        ),
-        sections=identity.sections,
-    )
-    return ContentRepository(metadata=Metadata(name="embedded"), spec=ContentRepositorySpec(storage=storage))

@@ -108,6 +108,9 @@ class FrameKind(enum.IntEnum):
     READ = 10
     """a piece of a handle's content, as bytes"""
 
+    TABLE = 11
+    """a ticket for a table, in JSON as over Flight"""
+
     WELCOME = 128
     """answer to HELLO"""
 
@@ -128,6 +131,9 @@ class FrameKind(enum.IntEnum):
 
     CONTENT = 134
     """answer to READ: the size of the whole content, and the piece"""
+
+    ROWS = 135
+    """answer to TABLE: a piece of an Arrow IPC stream; empty: it has ended"""
 
     PROBLEM = 254
     """the request failed; the connection goes on"""
@@ -205,7 +211,7 @@ class PutHead(NamedTuple):
     lengths: tuple[int, ...]
 
 
-def pack_frame(kind: FrameKind, request: int, *parts: bytes) -> bytes:
+def pack_frame(kind: FrameKind, request: int, *parts: bytes | memoryview) -> bytes:
     """One frame, whole."""
     body_bytes = sum(map(len, parts))
     assert body_bytes <= FRAME_BYTES_MAX, f"a {kind.name} of {body_bytes} bytes"

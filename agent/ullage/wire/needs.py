@@ -24,8 +24,9 @@ FRAME_RIGHTS: Final[dict[FrameKind, tuple[Right, ...]]] = {
     FrameKind.GIVE_BACK: (),
     FrameKind.PUT: PUTTING,
     FrameKind.PUT_STREAM: PUTTING,
+    FrameKind.TABLE: (),
 }
-"""Of the requests that the Unix socket takes."""
+"""Of the requests that the Unix socket takes. For a TABLE what the table needs besides."""
 
 
 UNAUDITED: Final = frozenset({Right.METRICS, Right.SPACE, Right.RECORDS, Right.PROVENANCE})
@@ -70,4 +71,7 @@ def needs() -> Iterator[Need]:
     for method in ("ListFlights", "GetFlightInfo", "GetSchema"):
         yield Need("Flight", method, ())
     for frame, rights in FRAME_RIGHTS.items():
-        yield Need("socket", frame.name, rights)
+        if frame != FrameKind.TABLE:
+            yield Need("socket", frame.name, rights)
+    for table, rights in TABLE_RIGHTS.items():
+        yield Need("socket", f"{FrameKind.TABLE.name} {table}", rights)

@@ -460,6 +460,14 @@ def parse_ticket(raw: bytes) -> ContentTicket | TableTicket:
     return found
 
 
+def parse_table_ticket(raw: bytes) -> TableTicket:
+    """The same where only a table can be asked for."""
+    found = parse_ticket(raw)
+    if not isinstance(found, TableTicket):
+        raise InvalidArgument("ticket: it is of contents, and here one of a table is asked for")
+    return found
+
+
 def parse_command(raw: bytes) -> PutCommand:
     """What a DoPut says first, or one of its batches of itself. RequestTooLarge, or InvalidArgument, which says what is
     wrong with it.

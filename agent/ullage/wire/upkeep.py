@@ -268,6 +268,19 @@ class RepairReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found behind it, or in a dry run: what is there."""
 
 
+class SharePoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A point that a share can be restored to."""
+
+    number: int
+    """Of the log object with which it ends; `ullage restore --generation` takes it."""
+
+    last_id: int
+    """The last transaction that is in it."""
+
+    millis: int
+    """When that was committed."""
+
+
 class RestorationReport(msgspec.Struct, frozen=True, kw_only=True):
     """A repository that was made of a backup."""
 

@@ -165,6 +165,26 @@ def list_generations(where: ChosenRepository, source: str | Bucket, as_json: boo
 
 
 @backup.command()
+@click.argument("source", metavar="SRC", help="A share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it.")
+@option("--last", type=click.IntRange(1), default=20, metavar="N", help="The newest N of them.")
+@on_bucket
+@json_output
+def points(source: str | Bucket, last: int, as_json: bool) -> None:
+    """Show the points that what a service ships (`ullage serve --replicate-to`) can be restored to, newest last.
+
+    `ullage restore --generation N` takes one of them. All of the log is read for it.
+    """
+    found = ullage.restore_points(source)[-last:]
+    if as_json:
+        print_json({"points": msgspec.to_builtins(found)})
+        return
+    print_table(
+        (">point", "committed (UTC)", ">up to transaction"),
+        [(each.number, moment(each.millis), f"{each.last_id:,}") for each in found],
+    )
+
+
+@backup.command()
 @click.argument("source", metavar="SRC", help=SOURCE)
 @option("--generation", type=int, metavar="N", help="This one alone; else all.")
 @option(
@@ -237,7 +257,12 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
 )
-@option("--generation", type=int, metavar="N", help="One that `ullage backup list` names; else the newest.")
+@option(
+    "--generation",
+    type=int,
+    metavar="N",
+    help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
+)
 @option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
 @option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
 @on_bucket
@@ -251,10 +276,10 @@ def restore(
     ids: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Make a repository from a backup, every byte checked.
+    """Make a repository from a backup, or from what a service has shipped to a bucket, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
-    with what is in ROOT when it is said again.
+    with what is in ROOT when it is said again; of what was shipped it begins again, in an empty ROOT.
 
     With --queue or --id it is a new repository of these alone, and no other content is fetched: `ullage get ID --root
     ROOT` prints one, and `ullage ls --root ROOT` shows them.

@@ -172,9 +172,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     one by its length, before it is read.
     """
 
-    flight_pause_seconds: float = 600.0
-    """How long a stream over Flight may stand between two messages, in either direction: programs work out what they
-    write, or work on what they read. The first message has `stall_seconds`.
+    stream_pause_seconds: float = 600.0
+    """How long a stream over Flight, or a table over the Unix socket, may stand between two messages, in either
+    direction: programs work out what they write, or work on what they read. The first message has `stall_seconds`.
     """
 
     decoded_bytes: int = 1 << 30

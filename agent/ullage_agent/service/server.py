@@ -42,6 +42,7 @@ from ullage_agent.service.log import Sparing, logger
 from ullage_agent.service.metering import Meter, TimedFiles
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.process import keep_freed_memory, share_interpreter
+from ullage_agent.service.snapshots import Snapshots
 from ullage_agent.service.socket.server import SocketServer
 
 LOOK_SECONDS: Final = 2.0
@@ -90,6 +91,7 @@ class Bulk:
             budget,
             turns,
             actors,
+            Snapshots(repository, limits, actors),
             audit,
             on_skipped,
             on_strangers,

@@ -24,6 +24,9 @@ SEED = 20261121
 STEP = int(os.environ.get("ULLAGE_STRIKES", "3"))
 """Every so many lines one is struck; 1 strikes each, in some minutes."""
 
+TIMES = {KeyboardInterrupt: 1, Alarm: 3, MemoryError: 3}
+"""Errors, and how many times as far apart their strikes are, unless each line is struck: they go the same ways."""
+
 SIGNALS = 400
 """Enough that each of the calls of a session is struck many times; some seconds."""
 
@@ -71,14 +74,14 @@ def outcomes(at: int) -> dict[bool, list[bytes]]:
     return {False: [old], True: sorted([b"also %d" % at, old + b", new", b"stream %d" % at])}
 
 
-@pytest.mark.parametrize("error", [Alarm, KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("error", TIMES)
 def test_an_interrupt_at_any_line_of_a_session_fails_that_call_alone(
     workshop: Workshop, error: type[BaseException]
 ) -> None:
     """What the caller is told is so, at once and after a restart; the repository and other threads go on."""
     repository = workshop.make(claims={"large_claim": 2_048})
     kept: list[bytes] = []
-    for at, strike in enumerate(strikes(error, STEP)):
+    for at, strike in enumerate(strikes(error, STEP * TIMES[error] if STEP > 1 else 1)):
         put_all(repository, "in", [b"old %d" % at])
         other = begin(lambda: [put_all(repository, "other", [b"other"]) for _ in range(3)])
         done: list[int] = []

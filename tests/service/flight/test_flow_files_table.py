@@ -323,7 +323,7 @@ def test_rows_that_are_alike_take_the_room_of_one(workshop: Workshop) -> None:
 @pytest.mark.parametrize("sent_bytes_max", [4 << 20, 300])
 def test_runs_say_the_same(workshop: Workshop, monkeypatch: pytest.MonkeyPatch, sent_bytes_max: int) -> None:
     """Of columns that are made, kept or chosen, whole and in pieces; other tables have none."""
-    monkeypatch.setattr("ullage_agent.service.flight.ipc.SENT_BYTES_MAX", sent_bytes_max)
+    monkeypatch.setattr("ullage_agent.service.sending.SENT_BYTES_MAX", sent_bytes_max)
     with Peer.serving(filled(workshop)) as peer:
         taken = peer.act("snapshot")[0]["id"]
         for more in ({"columns": ["swapped", "uuid", "entry_millis"]}, {}, {}, {"where": "size > 100"}):

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from ullage.wire.tickets import ScanHome, SlotShare, SlotState
-from ullage_agent.service.flight.snapshots import Scan
+from ullage_agent.service.snapshots import Scan
 
 
 def scan_of(patience_seconds: float = 3.0, **shares: int) -> Scan:

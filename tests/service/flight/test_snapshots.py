@@ -10,10 +10,10 @@ from tests.support import Workshop
 from ullage.embedded.tables import Moment
 from ullage.errors import QuotaReached, ServiceBusy
 from ullage.wire.tickets import ScanHome, ScanRequest, SlotRequest, SlotState, SnapshotRelease, SnapshotRequest
+from ullage_agent.service import snapshots
 from ullage_agent.service.access import ANONYMOUS, Principal
-from ullage_agent.service.flight import snapshots
-from ullage_agent.service.flight.snapshots import SNAPSHOT_BYTES, Snapshots
 from ullage_agent.service.limits import Limits
+from ullage_agent.service.snapshots import SNAPSHOT_BYTES, Snapshots
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def peer(workshop: Workshop) -> Iterator[Peer]:
 
 def test_one_that_is_being_taken_counts(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else many that are taken at the same time would all find room."""
-    kept = Snapshots(peer.terms)
+    kept = Snapshots(peer.terms.repository, peer.terms.limits, peer.terms.actors)
     refused: list[Exception] = []
 
     def taken_meanwhile(*given: Any) -> Moment:
@@ -48,7 +48,7 @@ def test_one_that_cannot_be_taken_keeps_neither_its_place_nor_its_lease(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one has both."""
-    kept = Snapshots(peer.terms)
+    kept = Snapshots(peer.terms.repository, peer.terms.limits, peer.terms.actors)
 
     def fails(*_: Any) -> None:
         raise MemoryError
@@ -68,7 +68,7 @@ def test_scans_of_a_snapshot_and_their_slots_count_as_it_does(workshop: Workshop
     """They are refused once they come to the quota; what is refused leaves nothing, and what there is goes on."""
     limits = Limits(snapshot_bytes=6 * SNAPSHOT_BYTES, snapshot_bytes_each=3 * SNAPSHOT_BYTES)
     peer, hostile, good = Peer(workshop.make(), limits=limits), Principal("hostile"), Principal("good")
-    kept = Snapshots(peer.terms)
+    kept = Snapshots(peer.terms.repository, peer.terms.limits, peer.terms.actors)
 
     def scan(snapshot: str, name: str, text: int = 0) -> str:
         homes = {"a": ScanHome(shares=100_000, where="x" * text)}
@@ -104,7 +104,7 @@ def test_what_dies_beside_a_snapshot_counts(workshop: Workshop) -> None:
         session.commit()
     few = 12 * SNAPSHOT_BYTES
     peer = Peer(repository, limits=Limits(snapshot_bytes=few))
-    kept = Snapshots(peer.terms)
+    kept = Snapshots(peer.terms.repository, peer.terms.limits, peer.terms.actors)
     try:
         first = kept.take(ANONYMOUS, SnapshotRequest())
         sizes = [each.held_bytes for each in kept._kept.values()]

@@ -13,7 +13,7 @@ from tests.service.running import until
 from tests.support import Workshop
 from ullage_agent.service.limits import Limits
 
-LIMITS = Limits(stall_seconds=5.0, flight_pause_seconds=50.0, flight_calls=1, flight_controls=1)
+LIMITS = Limits(stall_seconds=5.0, stream_pause_seconds=50.0, flight_calls=1, flight_controls=1)
 READING = ("DoPut", "DoGet", "DoAction", "GetFlightInfo", "GetSchema")
 ONE = raw.contents_of([b"content"])
 

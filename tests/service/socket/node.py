@@ -37,21 +37,23 @@ class Node:
         limits: Limits | None = None,
         authenticator: Authenticator | None = None,
         tls: TlsFiles | None = None,
+        repository: Engine | None = None,
         **sections: Any,
     ) -> None:
+        """`sections` are of a repository that is made."""
         self.workshop = workshop
         self.authenticator = authenticator
         self.tls = tls
         self.path = str(folder / "u.sock")
         self.limits = limits or Limits(stall_seconds=5)
         self.failures: list[tuple[str, Exception]] = []
-        self.serve(workshop.make(**{**LOOSE, **sections}))
+        self.serve(repository or workshop.make(**{**LOOSE, **sections}))
 
     def serve(self, repository: Engine) -> None:
         self.repository = repository
         served = EmbeddedRepository(repository)
-        terms = terms_of(served, self.failures, self.authenticator, self.limits, self.path, self.tls)
-        self.server = SocketServer(terms)
+        self.terms = terms_of(served, self.failures, self.authenticator, self.limits, self.path, self.tls)
+        self.server = SocketServer(self.terms)
 
     def put(self, *contents: bytes) -> list[bytes]:
         return [parse_uuid(id) for id in self.repository.handles.put_many(list(contents))]

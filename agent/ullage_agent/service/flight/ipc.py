@@ -21,6 +21,7 @@ from ullage.embedded.outgoing import OutgoingBatch
 from ullage.errors import InvalidArgument, RequestTooLarge
 from ullage.wire.tickets import COMMAND
 from ullage_agent.service.flight.messages import FlightData, pack_flight_data
+from ullage_agent.service.sending import ipc_stream
 
 SCHEMA, RECORD_BATCH = 1, 3
 NAMES: Final = {SCHEMA: "a schema", 2: "a dictionary", RECORD_BATCH: "a record batch", 4: "a tensor"}
@@ -29,11 +30,6 @@ VERSIONS: Final = (3, 4)
 
 HEADER_BYTES_MAX: Final = 64 << 10
 """Three columns and their metadata take less than 1 KiB."""
-
-SENT_BYTES_MAX: Final = 4 << 20
-"""A batch that is larger goes in several messages: a client may bound what it receives, and each is held twice, beside
-the batch, until its client has taken it.
-"""
 
 COPIED_BYTES_MAX: Final = 128 << 10
 """A body that is smaller is sooner copied than read by Arrow through a file of Python's."""
@@ -222,50 +218,12 @@ def _source_of(message: FlightData) -> pa.NativeFile | pa.Buffer:
     return pa.PythonFile(_Parts(b"".join(start), body), mode="r")
 
 
-class _Collected(io.RawIOBase):
-    """A file for Arrow that keeps what is written to it as it is: views of a batch's own buffers."""
-
-    def __init__(self) -> None:
-        self._parts: list[Any] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, part: Any) -> int:
-        self._parts.append(part)
-        return len(part)
-
-    def taken(self) -> list[Any]:
-        """What was written since the last time."""
-        found, self._parts = self._parts, []
-        return found
-
-
 def packed_stream(schema: pa.Schema, batches: Iterable[OutgoingBatch]) -> Iterator[bytes]:
     """Messages of a stream: the schema, then a batch each, or several for one that is large."""
-    start = schema.serialize()
+    messages = ipc_stream(schema, batches)
+    (start,) = next(messages)
     yield pack_flight_data(memoryview(start)[_PREFIX.size :])
-    collected = _Collected()
-    with pa.ipc.new_stream(pa.PythonFile(collected, mode="w"), schema) as writer:
-        left = start.size  # the writer begins with the schema, which has gone out already
-        for batch in batches:
-            for piece in _pieces(batch):
-                writer.write_batch(piece.batch)
-                parts = collected.taken()
-                while left:
-                    left -= len(parts.pop(0))
-                yield _message(piece.filled(parts))
-
-
-def _pieces(whole: OutgoingBatch) -> Iterator[OutgoingBatch]:
-    """Itself, or parts of what is large, as a batch of contents never is."""
-    batch = whole.batch
-    rows = max(1, batch.num_rows * SENT_BYTES_MAX // max(SENT_BYTES_MAX, batch.nbytes))
-    if whole.contents or rows >= batch.num_rows:
-        yield whole
-        return
-    for at in range(0, batch.num_rows, rows):
-        yield OutgoingBatch(batch.slice(at, rows))
+    yield from map(_message, messages)
 
 
 def _message(parts: list[Any]) -> bytes:

@@ -35,6 +35,10 @@ class Note:
         self.has_parts = True
         return part
 
+    def count(self, size: int) -> None:
+        """So many bytes more have gone to the client, or come from it."""
+        self.bytes += size
+
     @contextmanager
     def left(self) -> Iterator[None]:
         """Leave the line at the end, of what is to leave one."""
@@ -94,9 +98,9 @@ class CountedSink:
 
     def _counted(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         for piece in pieces:
-            self._note.bytes += len(piece)
+            self._note.count(len(piece))
             yield piece
 
     def _count(self, stored: Sequence[bytes], size: int) -> None:
-        self._note.bytes += size
+        self._note.count(size)
         self._ids += stored[: max(0, IDS_MAX + 1 - len(self._ids))]

@@ -21,10 +21,9 @@ from ullage.contract import Right
 from ullage.embedded import bulk
 from ullage.embedded.bulk import ContentSink
 from ullage.embedded.items import content_batches
-from ullage.embedded.outgoing import OutgoingBatch
 from ullage.embedded.pace import Pace
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.embedded.tables import feed_batches, schema_of
+from ullage.embedded.tables import schema_of
 from ullage.errors import Forbidden, InvalidArgument, RequestTooLarge, ServiceBusy, Unauthenticated
 from ullage.wire import tickets
 from ullage.wire.needs import GETTING, PUTTING
@@ -39,12 +38,12 @@ from ullage_agent.service.flight.messages import pack_action_type, pack_put_resu
 from ullage_agent.service.flight.notes import CountedSink, Note
 from ullage_agent.service.flight.places import KnownPeers
 from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
-from ullage_agent.service.flight.sending import SendingRoom
-from ullage_agent.service.flight.snapshots import Snapshots
 from ullage_agent.service.flight.stalls import Stalls
 from ullage_agent.service.limits import DECODED_TIMES, KIB, MIB
 from ullage_agent.service.listening import Terms
 from ullage_agent.service.quota import Quota
+from ullage_agent.service.sending import SendingRoom, Sent
+from ullage_agent.service.snapshots import Batches
 from ullage_agent.service.uploads import Upload, Uploads
 
 SERVICE: Final = "arrow.flight.protocol.FlightService"
@@ -63,11 +62,6 @@ ENVELOPE_BYTES: Final = 4 * KIB
 
 STREAMS: Final = frozenset({"DoPut", "DoGet"})
 """Methods that move data, and last as long as their client likes."""
-
-SILENCE_SECONDS: Final = 10.0
-"""Clients give up a stream that says nothing for minutes."""
-
-Batches = tuple[pa.Schema, Iterator[OutgoingBatch]]
 
 
 class Lane:
@@ -98,7 +92,7 @@ class FlightServer:
         self._terms = terms
         self._repository = terms.repository
         self.known = KnownPeers(terms.limits)
-        self._snapshots = Snapshots(terms)
+        self._snapshots = terms.snapshots
         self._stalls = Stalls(terms.repository.clock, self._snapshots.expire)
         self._uploads = Uploads(terms.repository.clock)
         for held in (self._snapshots.held, self._uploads.held):
@@ -130,7 +124,7 @@ class FlightServer:
         and those that nobody foresaw are logged too.
         """
         limits = self._terms.limits
-        call.limit_waits(self._repository.clock, limits.stall_seconds, limits.flight_pause_seconds)
+        call.limit_waits(self._repository.clock, limits.stall_seconds, limits.stream_pause_seconds)
         try:
             call.principal = self._admitted(call)
             self.known.add(call.far_end, call.principal)
@@ -176,10 +170,7 @@ class FlightServer:
         if isinstance(wanted, ContentTicket):
             note.ids = wanted.handles or []
             return GET_SCHEMA, content_batches(self._terms.acting_for(principal), wanted)
-        schema = schema_of(wanted)
-        if wanted.stream is not None:
-            return schema, feed_batches(self._terms.acting_for(principal), wanted, pace)
-        return schema, self._snapshots.find(principal, wanted.snapshot).batches(wanted, pace)
+        return self._snapshots.table(principal, wanted, pace)
 
     def _acts(self) -> dict[str, Act]:
         snapshots = self._snapshots
@@ -233,22 +224,11 @@ class FlightServer:
     def _get(self, call: FlightCall, note: Note) -> None:
         with SendingRoom(call, self._terms.budget) as room:
             schema, batches = self._asked_for(call, note, room)
-            sent = _Sent(self._worth_sending(call, batches), note, room)
+            sent = Sent(batches, room, call, self._repository.clock, note.count)
             for message in packed_stream(schema, sent):
                 room.hold(len(message), sent.batch_bytes)
                 call.send(message)
                 call.work()
-
-    def _worth_sending(self, call: FlightCall, batches: Iterator[OutgoingBatch]) -> Iterator[OutgoingBatch]:
-        """All but batches without rows; of those one now and then, which tells the client that there is work."""
-        clock = self._repository.clock
-        sent = clock.monotonic()
-        for batch in batches:
-            if batch.batch.num_rows or clock.monotonic() - sent >= SILENCE_SECONDS:
-                yield batch
-                sent = clock.monotonic()
-            else:
-                call.breathe()
 
     def _action(self, call: FlightCall, note: Note) -> None:
         """Take, renew or release a snapshot; a step of a staged write; what the node says of itself."""
@@ -339,24 +319,6 @@ def _parsed(kind: Any, raw: bytes) -> Any:
         return kind.deserialize(raw)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InvalidArgument(f"no {kind.__name__} of Flight's: {error}") from error
-
-
-class _Sent:
-    """The batches of a stream, counted as they are sent."""
-
-    def __init__(self, batches: Iterator[OutgoingBatch], note: Note, room: SendingRoom) -> None:
-        self._batches = batches
-        self._note = note
-        self._room = room
-        self.batch_bytes = 0
-        """Of the one that is being sent."""
-
-    def __iter__(self) -> Iterator[OutgoingBatch]:
-        for batch in self._batches:
-            self.batch_bytes = batch.batch.nbytes
-            self._note.bytes += self.batch_bytes
-            yield batch
-            self._room.release()  # for who waits, before more is taken for the next one
 
 
 def _described(action: FlightAction[Any, Any]) -> str:

@@ -46,11 +46,24 @@ class Channel:
                 os.close(descriptor)
             raise
 
-    def send(self, kind: FrameKind, request: int, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
-        """One frame, whole; the descriptors go with its first byte."""
+    def send(
+        self,
+        kind: FrameKind,
+        request: int,
+        *parts: bytes | memoryview,
+        descriptors: Sequence[int] = (),
+        patience_seconds: float | None = None,
+    ) -> None:
+        """One frame, whole; the descriptors go with its first byte. TimeoutError if the client takes longer than the
+        channel has, or than is said here.
+        """
         frame = memoryview(pack_frame(kind, request, *parts))
         with self._send_lock:
-            self._send(frame, descriptors)
+            self._send(frame, descriptors, patience_seconds or self.stall_seconds)
+
+    def is_left(self) -> bool:
+        """Whether the client has gone, and takes nothing any more."""
+        return any(event & select.POLLHUP for _, event in self._poll.poll(0))
 
     def try_send(self, kind: FrameKind, request: int, *parts: bytes) -> bool:
         """The same unless another thread is sending for longer, or the client does not take it at once."""
@@ -88,12 +101,15 @@ class Channel:
         header = parse_header(begin + self._exactly(HEADER.size - len(begin), deadline), body_bytes_max)
         return header, self._exactly(header.body_bytes, deadline)
 
-    def _send(self, frame: memoryview, descriptors: Sequence[int]) -> None:
-        deadline = time.monotonic() + self.stall_seconds
+    def _send(self, frame: memoryview, descriptors: Sequence[int], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         while len(frame):
             _require_time(deadline)
-            sent = self._socket.sendmsg([frame], beside)
+            try:
+                sent = self._socket.sendmsg([frame], beside)
+            except BlockingIOError:
+                continue  # the kernel waits for no longer than `stall_seconds` at a time
             frame, beside = frame[sent:], []
 
     def _exactly(self, count: int, deadline: float) -> bytes:

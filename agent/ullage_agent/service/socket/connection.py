@@ -5,11 +5,12 @@ RESOLVE_HANDLES, RESOLVE_CLAIMS -> FILES (with descriptors, none or several) -> 
 READ -> CONTENT
 GIVE_BACK -> GIVEN_BACK
 PUT -> STORED                     PUT_STREAM, DATA ..., END -> STORED
+TABLE -> ROWS ...                 see `tables.py`
 any of them -> PROBLEM            unasked: REVOKED, then the end of the stream
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ullage.contract import QueueRule, Right
 from ullage.embedded.handles import EmbeddedHandles
@@ -32,6 +33,7 @@ from ullage.wire.bounded import decode_attributes
 from ullage.wire.frames import FRAME_BYTES_MAX, PLACE, BadFrame, FrameKind, Header, Place
 from ullage.wire.needs import FRAME_RIGHTS, REFUSALS, is_audited
 from ullage.wire.problems import is_expected, problem_of
+from ullage.wire.tickets import parse_table_ticket, rights_of
 from ullage_agent.service.access import Principal, authorize_all
 from ullage_agent.service.audit import Ids
 from ullage_agent.service.listening import Certificate, Terms
@@ -39,6 +41,7 @@ from ullage_agent.service.quota import Quota
 from ullage_agent.service.socket.channel import Channel
 from ullage_agent.service.socket.greeting import read_greeting
 from ullage_agent.service.socket.peers import Peer
+from ullage_agent.service.socket.tables import TableAnswer
 
 Attributes = dict[str, str] | list[dict[str, str]]
 
@@ -46,6 +49,14 @@ WINDOW_BLOCKS: Final = 4
 """Of 256 KiB, that are read and verified at a time for a READ."""
 
 CREATING: Final = (FrameKind.PUT, FrameKind.PUT_STREAM)
+
+
+class AskedFrame(NamedTuple):
+    """What the audit log says of a request; `table`: what is sent of one."""
+
+    operation: str
+    rights: Sequence[Right] = ()
+    table: TableAnswer | None = None
 
 
 class Connection:
@@ -64,6 +75,7 @@ class Connection:
         self._certificate = certificate
         self._quota = quota
         self._is_counted = False
+        self._asked = AskedFrame(FrameKind.HELLO.name)
         self._noted: Ids = ()
         self._is_done = False
         """Whether what was asked for has been done: what the client then takes of the answer changes nothing."""
@@ -80,6 +92,7 @@ class Connection:
             FrameKind.GIVE_BACK: self._give_back,
             FrameKind.PUT: self._put,
             FrameKind.PUT_STREAM: self._put_stream,
+            FrameKind.TABLE: self._table,
         }
 
     def serve(self) -> None:
@@ -109,7 +122,10 @@ class Connection:
         """Tell the client that what it holds is lost, and end the connection."""
         self._revoked = error
         self._channel.try_send(FrameKind.REVOKED, 0, frames.pack_problem(error))
-        self._channel.interrupt()
+        if self._asked.table is None:
+            self._channel.interrupt()
+        else:  # its client may take its time, and what ends early is read again
+            self._channel.cut_off()
 
     def _end(self) -> None:
         self._channel.close()
@@ -141,7 +157,7 @@ class Connection:
         except (BadFrame, EOFError, OSError):
             raise
         except Exception as error:  # noqa: BLE001 - the client gets it
-            self._note(FrameKind.HELLO, 0, error)
+            self._note(0, error)
             self._refuse(0, error)
             return False
         finally:
@@ -179,23 +195,24 @@ class Connection:
         if answer is None:
             raise BadFrame(f"a {header.kind.name} is no request")
         try:
-            self._require(header)
+            self._asked = AskedFrame(header.kind.name, FRAME_RIGHTS[header.kind])
             self._noted, self._is_done = (), False
+            self._require(header)
             self._turn = self._terms.turns.of(self._principal, creates=header.kind in CREATING)
             self._turn.take()
             answer(header, body)
-            self._note(header.kind, len(body))
+            self._note(len(body))
         except (BadFrame, EOFError, OSError) as error:
             # It may have been stored, or part of it have been read, and the client have gone on purpose.
-            self._note(header.kind, len(body), None if self._is_done else _went_away(error))
+            self._note(len(body), None if self._is_done else _went_away(error))
             raise
         except LeaseLost as error:
-            self._note(header.kind, 0, None if self._is_done else error)
+            self._note(0, None if self._is_done else error)
             self._channel.send(FrameKind.REVOKED, 0, frames.pack_problem(error))
             return False
         except Exception as error:  # noqa: BLE001 - the client gets it
             # Descriptors may have gone out before it: 64 go in one frame.
-            self._note(header.kind, 0, None if self._is_done else error)
+            self._note(0, None if self._is_done else error)
             self._refuse(header.request, error)
         finally:
             self._turn.rest()
@@ -207,18 +224,18 @@ class Connection:
         self._is_done = kind is not FrameKind.PROBLEM
         self._channel.send(kind, request, *parts, descriptors=descriptors)
 
-    def _note(self, kind: FrameKind, size: int, error: Exception | None = None) -> None:
-        """A line of the audit log. What is read is read by the client: its bytes are not known here."""
-        rights = FRAME_RIGHTS.get(kind, ())
+    def _note(self, size: int, error: Exception | None = None) -> None:
+        """A line of the audit log. What is read through descriptors is read by the client: its bytes are not known."""
+        operation, rights, table = self._asked
         if not (is_audited(rights) or isinstance(error, REFUSALS)):
             return
         self._terms.audit.note(
             who=self._principal.name,
             via="socket",
             peer=str(self.peer),
-            operation=kind.name,
+            operation=operation,
             ids=self._noted,
-            bytes=size if Right.WRITE in rights else 0,
+            bytes=size if Right.WRITE in rights else 0 if table is None else table.bytes,
             allowed=error is None,
             why="" if error is None else f"{problem_of(error).slug}: {error}",
         )
@@ -266,6 +283,15 @@ class Connection:
     def _give_back(self, header: Header, body: bytes) -> None:
         self.lent.give_back(frames.parse_numbers(body))
         self._send(FrameKind.GIVEN_BACK, header.request)
+
+    def _table(self, header: Header, body: bytes) -> None:
+        wanted = parse_table_ticket(body)
+        rights = rights_of(wanted)
+        answer = TableAnswer(self._terms, self._channel, header.request, self._principal, self._turn)
+        self._asked = AskedFrame(f"{header.kind.name} {wanted.name}", rights, answer)
+        authorize_all(self._authenticator, self._principal, rights)
+        answer.send(wanted)
+        self._is_done = True
 
     def _put(self, header: Header, body: bytes) -> None:
         head, at = frames.parse_put(body, has_content=True, count_max=self._limits.batch)

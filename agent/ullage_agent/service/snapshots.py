@@ -1,4 +1,5 @@
-"""Snapshots that clients asked for: a moment each, kept for a named time, so that several tables agree.
+"""Snapshots that clients asked for: a moment each, kept for a named time, so that several tables agree. They are taken
+over Flight; tables at them are read over Flight and over the Unix socket.
 
 Scans are who reads which share of one, settled when a reader asks, so that it may be one that lies near it.
 
@@ -13,15 +14,18 @@ read, and by one slot.
 """
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 
 from ullage.contract import Right
 from ullage.embedded.keptcolumns import Room
+from ullage.embedded.outgoing import OutgoingBatch
+from ullage.embedded.pace import Pace
 from ullage.embedded.repository import EmbeddedRepository
-from ullage.embedded.tables import Moment, bytes_of_now
+from ullage.embedded.tables import Moment, bytes_of_now, feed_batches, schema_of
 from ullage.enums import HolderKind
 from ullage.errors import InvalidArgument, NotFound, QuotaReached, ServiceBusy
 from ullage.uuids import format_uuid, new_uuids
@@ -36,9 +40,13 @@ from ullage.wire.tickets import (
     SnapshotRenewal,
     SnapshotRequest,
     TableSnapshot,
+    TableTicket,
 )
-from ullage_agent.service.access import Principal
-from ullage_agent.service.listening import Terms
+from ullage_agent.service.access import Actors, Principal
+from ullage_agent.service.limits import Limits
+
+Batches = tuple[pa.Schema, Iterator[OutgoingBatch]]
+"""Of a table, or of contents."""
 
 PURPOSE: Final = "for a snapshot over Flight"
 """Of its lease."""
@@ -130,10 +138,11 @@ class KeptSnapshot:
 class Snapshots:
     """All that are kept, in at most so many bytes of memory, and of columns. Thread-safe."""
 
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._limits = terms.limits
-        self._clock = terms.repository.clock
+    def __init__(self, repository: EmbeddedRepository, limits: Limits, actors: Actors) -> None:
+        self._repository = repository
+        self._limits = limits
+        self._actors = actors
+        self._clock = repository.clock
         self._room = Room(self._limits.columns_bytes, self._clock)
         self._lock = threading.Lock()
         self._kept: dict[str, KeptSnapshot] = {}
@@ -157,7 +166,7 @@ class Snapshots:
         return kept.taken
 
     def _taken(self, principal: Principal, request: SnapshotRequest, id: str) -> KeptSnapshot:
-        repository = self._terms.acting_for(principal)
+        repository = self._actors.of(principal)
         lease = repository.leases.acquire(request.ttl_millis, purpose=PURPOSE).id if request.holds else None
         try:
             moment = Moment(repository, self._room)
@@ -175,9 +184,16 @@ class Snapshots:
         )
         return KeptSnapshot(principal.name, moment, taken)
 
-    def find(self, principal: Principal, id: str | None) -> Moment:
+    def table(self, principal: Principal, wanted: TableTicket, pace: Pace) -> Batches:
+        """A table, or what the ticket wants of it; its rights are looked at before. NotFound, InvalidArgument."""
+        schema = schema_of(wanted)
+        if wanted.stream is not None:
+            return schema, feed_batches(self._actors.of(principal), wanted, pace)
+        return schema, self._find(principal, wanted.snapshot).batches(wanted, pace)
+
+    def _find(self, principal: Principal, id: str | None) -> Moment:
         """A snapshot's moment, or without an id a new one. NotFound for one that is over, or somebody else's."""
-        repository = self._terms.acting_for(principal)
+        repository = self._actors.of(principal)
         return Moment(repository) if id is None else self._require(principal, id).moment.seen_by(repository)
 
     def scan(self, principal: Principal, request: ScanRequest) -> None:
@@ -207,7 +223,7 @@ class Snapshots:
         kept = self._require(principal, request.id)
         expires = self._clock.now_millis() + request.ttl_millis
         if kept.taken.lease is not None:
-            lease = self._terms.acting_for(principal).leases.renew(kept.taken.lease, request.ttl_millis)
+            lease = self._actors.of(principal).leases.renew(kept.taken.lease, request.ttl_millis)
             expires = min(expires, lease.expires_millis)
         kept.taken = msgspec.structs.replace(kept.taken, expires_millis=expires)
         return kept.taken
@@ -260,7 +276,7 @@ class Snapshots:
             self._end(each)
 
     def _reserve(self, owner: Principal, id: str) -> None:
-        needed = SNAPSHOT_BYTES + bytes_of_now(self._terms.repository)
+        needed = SNAPSHOT_BYTES + bytes_of_now(self._repository)
         with self._lock:
             self._require_room(owner, needed)
             self._coming[id] = owner.name, needed
@@ -292,7 +308,7 @@ class Snapshots:
     def _end(self, kept: KeptSnapshot) -> None:
         kept.moment.kept.end()
         if kept.taken.lease is not None:
-            self._terms.repository.leases.release(kept.taken.lease)
+            self._repository.leases.release(kept.taken.lease)
 
 
 def _live_bytes(repository: EmbeddedRepository) -> int | None:
