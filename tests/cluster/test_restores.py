@@ -66,6 +66,7 @@ def test_a_node_is_told_before_it_begins_and_every_cell_is_met(fleet: Fleet, ope
         restore(place, "none", "worker-1", backup="no-such-backup"),
     )
     looks.until("late", "Ready NodeNotEmpty", "Stalled NodeNotEmpty", words="release")
+    assert "NodeNotEmpty" in fleet.kubectl("get", "contentrestore", "late", *here)
     looks.until("nowhere", "Ready Waiting", "Reconciling Waiting", words="no-such-node")
     looks.until("other", "Ready BucketNotAllowed", "Stalled BucketNotAllowed")
     looks.until("none", "Ready NoBackup", "Stalled NoBackup", "Reconciling HandsOff")

@@ -31,22 +31,22 @@ class BackupKeepRule(ClusterRecord, frozen=True, kw_only=True):
     """Which generations stay: the newest always, and those that any of these means."""
 
     last: Kept = 0
-    """So many of the newest."""
+    """The number of the newest generations that stay."""
 
     hourly: Kept = 0
-    """One of each of so many hours."""
+    """The number of hours, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     daily: Kept = 0
-    """One of each of so many days, in UTC."""
+    """The number of days, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     weekly: Kept = 0
-    """One of each of so many weeks."""
+    """The number of weeks, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     monthly: Kept = 0
-    """One of each of so many months."""
+    """The number of months, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     yearly: Kept = 0
-    """One of each of so many years."""
+    """The number of years, in UTC, of each of which the newest generation stays; those without one do not count."""
 
 
 class BackupTicket(ClusterRecord, frozen=True, kw_only=True):
@@ -188,7 +188,7 @@ class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
     """When a backup is due, as cron has it, such as `0 2 * * *`. Empty backs up once."""
 
     time_zone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
-    """The time zone of the schedule, as the IANA names it."""
+    """The time zone of both schedules, as the IANA names it, such as Europe/Berlin."""
 
     suspend: bool = False
     """True begins nothing. What is under way goes on."""
@@ -235,34 +235,35 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     """The name of the last verification."""
 
     scheduled: Time | None = None
-    """The time for which it was due."""
+    """The time for which the last verification was due."""
 
     started: Time | None = None
-    """When it began."""
+    """When the last verification began."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the last verification ended."""
 
     next_run: Time | None = None
-    """When the next one is due. Null if it follows a backup, or if none is."""
+    """When the next verification is due. Null if it follows a backup, or if none is."""
 
     asked_since: Time | None = None
     """Since when spec.verify asks for verifications. Null while it does not."""
 
     last_completed: Time | None = None
-    """The time for which the last one was due in which every node's backup was read."""
+    """The time for which the last verification was due in which every node's backup was read."""
 
     damaged_since: Time | None = None
     """When damage was found that no verification since has found mended. Null: none is known."""
 
     damage: Annotated[str, Meta(max_length=1024)] = ""
-    """That damage, in the words of the first node that found some."""
+    """The damage that damagedSince is about, in the words of the first node that found some."""
 
     sample_percentage: Percentage = 0
     """The share of the files that is read, in per cent."""
 
     seed: Count = 0
-    """What draws them. It stays until damage is found mended, so that the same files are read again."""
+    """The number that draws the files that are read. It stays until damage is found mended, so that the same files are
+    read again."""
 
     nodes: Count = 0
     """The number of nodes that the last verification is about: those that had a backup."""
@@ -283,7 +284,7 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     """The bytes that were read."""
 
     message: Annotated[str, Meta(max_length=1024)] = ""
-    """For what it waits, or why it failed."""
+    """For what the verification waits, or why it failed."""
 
     results: Annotated[tuple[VerificationNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
     """What the worst of the nodes that are done reported: those that found damage come first. What each node reported
@@ -341,7 +342,7 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     """The bytes that were copied."""
 
     message: str = ""
-    """Why it waits, or why it failed."""
+    """Why the backup waits, or why its last run failed."""
 
     results: Annotated[tuple[BackupNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
     """What the worst of the nodes that are done reported: those that failed come first. What each node reported stands

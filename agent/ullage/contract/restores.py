@@ -90,25 +90,25 @@ class RestoreSpec(ClusterRecord, frozen=True, kw_only=True):
 
 
 class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
-    """What came of it, written by the operator."""
+    """What came of the restoration, written by the operator."""
 
     observed_generation: Count = 0
     """The generation of the ContentRestore that the operator last read."""
 
     phase: RunPhase = RunPhase.PENDING
-    """How far it is."""
+    """How far the restoration is."""
 
     place: Annotated[str, Meta(max_length=2048)] = ""
     """Where the backup lies."""
 
     started: Time | None = None
-    """When it was first asked of the node's agent."""
+    """When the restoration was first asked of the node's agent."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the restoration ended."""
 
     generation: Count = 0
-    """The number of the backup's generation that was brought back."""
+    """The number of the backup's generation that was brought back. 0 until then."""
 
     progress: str = ""
     """How much of the present step is done, as a percentage. A restoration copies, and then reads everything again."""
@@ -117,7 +117,7 @@ class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
     """The number of FlowFiles and handles that the backup has without their content."""
 
     message: str = ""
-    """Why it waits, or why it failed."""
+    """Why the restoration waits, or why it failed."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the restoration is: docs/conditions.md has all that they can say."""

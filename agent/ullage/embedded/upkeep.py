@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from ullage.contract import ContentRepository
 from ullage.embedded.backupplaces import name_of_place, place_to_read
@@ -10,13 +11,15 @@ from ullage.embedded.backups import told_of, verification_of
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.embedded.shares import points_of, restore_replicated, share_at
+from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.oserrors import is_disk_full
 from ullage.engine.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
-from ullage.errors import InvalidArgument
+from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
 from ullage.interface.repository import Bytes
@@ -111,7 +114,7 @@ def restore(
     if share is not None:
         return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
     place = place_to_read(source)
-    with reading(place, generation) as manifest:
+    with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, dict(containers or {}))
         report = restore_manifest(
             OsFiles(), place, manifest, document.spec, on_progress or (lambda _done, _total: None)
@@ -145,7 +148,7 @@ def restore_some(
         raise InvalidArgument("say what is to be restored: names of queues, or ids of FlowFiles and handles")
     place = place_to_read(source)
     root = os.path.abspath(root)
-    with reading(place, generation) as manifest:
+    with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, {})
         os.makedirs(os.path.dirname(root), exist_ok=True)
         # Beside it, for there is room: what holds the records of a large backup does not fit into a folder in memory.
@@ -231,3 +234,18 @@ def verify_backup(
     """
     asked = verification_request(name_of_place(source), generation, sample, seed)
     return verification_of(place_to_read(source), asked, told_of(on_progress))
+
+
+@contextmanager
+def _into(root: str | os.PathLike[str]) -> Iterator[None]:
+    """What goes wrong where a repository is being made, as it is told of a backup: DiskFull, DirectoryUnusable."""
+    place = os.path.abspath(root)
+    try:
+        yield
+    except OSError as error:
+        where = error.filename
+        if not isinstance(where, str) or not (lies_in(where, place) or lies_in(place, where)):  # on the way to it
+            raise
+        if is_disk_full(error):
+            raise DiskFull(f"there is no room in {place}: make some, and say the same again, which goes on") from error
+        raise DirectoryUnusable(f"{where}: {error.strerror}. Say another place than {place}") from error
