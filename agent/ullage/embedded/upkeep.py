@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from ullage.contract import ContentRepository
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
+from ullage.embedded.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.embedded.shares import points_of, restore_replicated, share_at
@@ -16,7 +17,6 @@ from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.oserrors import is_disk_full
-from ullage.engine.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
 from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
