@@ -47,6 +47,8 @@ class Holding:
 class RepositoryMachine(RuleBasedStateMachine):
     """`free`: what the queues show, by uuid; `live` and `deleted`: the handles."""
 
+    spec = SPEC
+
     def __init__(self) -> None:
         super().__init__()
         self.files = CrashFiles()
@@ -65,8 +67,8 @@ class RepositoryMachine(RuleBasedStateMachine):
 
     @initialize()
     def make(self) -> None:
-        Engine.initialize(SPEC, self.files, self.clock)
-        self.repository = Engine.open(SPEC, self.files, self.clock)
+        Engine.initialize(self.spec, self.files, self.clock)
+        self.repository = Engine.open(self.spec, self.files, self.clock)
 
     @rule(queue=queues, wanted=st.lists(sizes, min_size=1, max_size=6), choice=choices)
     def ingest(self, queue: str, wanted: list[int], choice: random.Random) -> None:
@@ -246,7 +248,7 @@ class RepositoryMachine(RuleBasedStateMachine):
         for holding in self.holdings:
             self.free.update(holding.taken)
         self.holdings = []
-        self.repository = Engine.open(SPEC, self.files, self.clock)
+        self.repository = Engine.open(self.spec, self.files, self.clock)
         self.require_sound()
         with self.open.session() as session:
             found = {

@@ -17,6 +17,7 @@ from ullage.engine.model import (
     Operation,
     QueueDefinition,
     StagedWrite,
+    SwapOut,
     Update,
     new_uuids,
 )
@@ -255,6 +256,29 @@ def test_a_swap_file_whose_block_is_none_gives_back_nothing_and_stops_nobody(wor
     workshop.expects_problems = True
     put_all(repository, "q", [b"5"])
     assert drain(repository, "q") == [b"5"]
+
+
+def test_a_repair_leaves_the_swap_file_of_a_record_that_was_set_aside(workshop: Workshop) -> None:
+    """Its FlowFiles may be nowhere else."""
+    repository = workshop.make(flow_file={"swap_threshold": 2, "swap_batch": 2})
+    commit = repository.committer.commit
+
+    def carelessly(operations: list[Operation], **options: Any) -> int:
+        wild = [
+            msgspec.structs.replace(each, size_bytes=-5) if isinstance(each, SwapOut) else each for each in operations
+        ]
+        return commit(wild, **options)
+
+    repository.committer.commit = carelessly  # type: ignore[assignment, method-assign]
+    put_each(repository, "q", numbers(6))
+    names = repository.swap_files.names()
+    assert names
+    repository = restarted(workshop, "log")
+    assert {record.swap_file for record in repository.ledger.set_aside.all()} >= set(names)
+
+    repository.repair.execute(repository.repair.plan(deep=True))
+
+    assert set(repository.swap_files.names()) >= set(names)
 
 
 def test_a_check_names_them_and_succeeds(workshop: Workshop) -> None:

@@ -364,6 +364,9 @@ CASES: dict[str, Case] = {
     "compaction.punch.minRun": Case("1Mi", _planned, PUNCHING),
     "compaction.punch.maxHolesPerFile": Case(1, _planned, PUNCHING),
     "compaction.deletedRetention": Case("1m", _purged),
+    "replication.mode": Case(
+        "Async", lambda workshop: workshop.repository.tap.is_open, along={"replication.url": "s3://flows/replicas"}
+    ),
     "leases.maxDuration": Case("1s", _refused(1, lambda repository: repository.leases.acquire("reader", 2_000))),
     "leases.maxCount": Case(2, _refused(3, lambda repository: repository.leases.acquire("reader", 500))),
     "maintenance.paused": Case(True, _spared, {**UNARCHIVED, "maintenance.emergency.minFreePercentage": 100}),

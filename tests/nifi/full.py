@@ -28,8 +28,8 @@ STOPPED = 10
 """Of so many seeds the reclaim of one is stopped at each of its calls."""
 
 JUDGED_STOPS = 8
-FLOWFILES_MIN = 1_000
-"""What a busy NiFi holds before it is surveyed."""
+FLOWFILES = 10_000
+"""About what a busy NiFi holds."""
 
 
 def check_sample(place: Path) -> None:
@@ -47,8 +47,8 @@ def check_sample(place: Path) -> None:
     assert found.dead_middles + found.dead_tails == held - live
 
 
-def check_beside(java: list[str], place: Path, seed: int) -> tuple[int, int, int]:
-    """Surveys while NiFi works: each is right about the transaction that it names.
+def check_beside(java: list[str], place: Path, seed: int, surveys: int, flowfiles: int) -> tuple[int, int, int]:
+    """Surveys while NiFi works, one after the other: each is right about the transaction that it names.
 
     Returns how many transactions happened, how many FlowFiles there were at the most, and how many surveys saw NiFi
     work in their own time.
@@ -56,13 +56,13 @@ def check_beside(java: list[str], place: Path, seed: int) -> tuple[int, int, int
     place.mkdir()
     for name in ("flowfile_repository/journals", "content_repository", "content_second"):
         (place / name).mkdir(parents=True)
-    busy = subprocess.Popen([*java, str(place), str(seed), "busy"], stderr=subprocess.DEVNULL)
+    busy = subprocess.Popen([*java, str(place), str(seed), "busy", str(flowfiles)], stderr=subprocess.DEVNULL)
     found: list[NiFiSurvey] = []
     try:
-        while len(found) < SURVEYS:
+        while len(found) < surveys:
             assert busy.poll() is None, "NiFi ended"
             latest = survey_nifi(home_of_sample(place), Clock())
-            if found or latest.flowfiles >= FLOWFILES_MIN:
+            if found or latest.flowfiles >= flowfiles * 3 // 4:
                 found.append(latest)
     finally:
         busy.kill()
@@ -112,7 +112,7 @@ def main() -> None:
                 check_events(java, Path(scratch) / "nifi")
             print(f"NiFi {version}: events that were set aside stay aside", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
-            happened, most, amid = check_beside(java, Path(scratch) / "nifi", first)
+            happened, most, amid = check_beside(java, Path(scratch) / "nifi", first, SURVEYS, FLOWFILES)
         print(
             f"NiFi {version}, busy: {SURVEYS} surveys, none wrong, {amid} of them amid its work; {happened:,} "
             f"transactions, up to {most:,} FlowFiles",

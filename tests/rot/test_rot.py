@@ -71,6 +71,27 @@ def test_any_flipped_bit_is_named_or_harmless(whole: Specimen) -> None:
     assert not whole.is_closed or not any(found == UNTOLD for _, found in counts)
 
 
+def parts_of_run(data: bytes) -> dict[str, int]:
+    """A byte of each part of a run, as docs/storage.md has them."""
+    rows = int.from_bytes(data[4:8], "little")
+    length, head_crc = len(data) - 16, len(data) - 12
+    head = length - int.from_bytes(data[length:head_crc], "little")
+    block = {"block magic": 0, "rows of a block": 4, "length of a block": 8, "CRC of a block": 12}
+    columns = {"high words": 16, "low words": 16 + 8 * rows, "ends": 16 + 16 * rows, "values": 16 + 20 * rows + 3}
+    fields = (b"format", b"repository", b"number", b"space", b"counts", b"fences", b"ends", b"filter", b"columns_crc")
+    heads = {name.decode(): data.index(name, head) + len(name) + 2 for name in fields}
+    return block | columns | heads | {"head": head, "length": length, "CRC": head_crc, "magic": len(data) - 8}
+
+
+def test_no_damage_of_a_run_of_handles_stops_a_start(whole: Specimen) -> None:
+    """Whatever part of it, also all of it: check names it, and all other handles are as they were."""
+    for path in whole.resting:
+        data = whole.image.files[path]
+        for part, at in parts_of_run(data).items():
+            assert verdict(whole, path, flip(data, at, 1)) == CHECKING, (path, part)
+        assert verdict(whole, path, b"") == CHECKING, path
+
+
 def test_any_cut_file_is_named_or_harmless(whole: Specimen) -> None:
     """The same of files that end too early: only a log whose proof went with its end may come back shorter."""
     chooser = random.Random(SEED)

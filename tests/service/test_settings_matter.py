@@ -1,4 +1,4 @@
-"""Every field of the sections service, tls, auth and audit changes something that can be seen."""
+"""Every field of the sections replication, service, tls, auth and audit changes something that can be seen."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,15 +15,19 @@ from ullage.contract import (
     BackupBucket,
     ContentRepository,
     ContentRepositorySpec,
+    Duration,
     Metadata,
     MetricsAccess,
     Quantity,
     QueueRule,
     QueueUse,
+    ReplicationMode,
+    ReplicationSettings,
     ServiceSettings,
     TlsMode,
     TlsSettings,
 )
+from ullage.embedded.replication import bucket_of, limits_of
 from ullage_agent.service.access import Anonymous, Principal, acting_of
 from ullage_agent.service.audit import audit_log_of
 from ullage_agent.service.errors import CannotListen
@@ -31,6 +35,9 @@ from ullage_agent.service.limits import DEFAULTS
 from ullage_agent.service.listening import authenticator_of, listening_of
 
 OPEN = {"tls": TlsSettings(mode=TlsMode.SECRET), "auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}
+
+
+SHIPPED: dict[str, Any] = {"mode": ReplicationMode.ASYNC, "url": "s3://flows/replicas"}
 
 
 class Case(NamedTuple):
@@ -61,6 +68,11 @@ def _authenticator(spec: ContentRepositorySpec) -> object:
 def _readable_queues(spec: ContentRepositorySpec) -> object:
     acting = acting_of(Anonymous(), Principal("x"), spec.auth.queues, DEFAULTS)
     return [acting.queues.allows(QueueUse.READ, queue) for queue in ("a", "b")]
+
+
+def _shipping(spec: ContentRepositorySpec) -> object:
+    settings = spec.replication
+    return bucket_of(settings, "share"), limits_of(settings), settings.interval.seconds
 
 
 def _audit(field: str) -> Callable[[ContentRepositorySpec], object]:
@@ -104,6 +116,23 @@ CASES = {
         {"service": ServiceSettings(backup_buckets=(BackupBucket(url="s3://b"),))},
         lambda spec: spec.service.backup_buckets,
     ),
+    **{
+        f"replication.{name}": Case(
+            {"replication": ReplicationSettings(**SHIPPED)},
+            {"replication": ReplicationSettings(**SHIPPED | {field: value})},
+            _shipping,
+        )
+        for name, field, value in (
+            ("url", "url", "s3://flows/other"),
+            ("endpoint", "endpoint", "https://s3.example.com"),
+            ("region", "region", "eu-north-1"),
+            ("caFile", "ca_file", "/ca.pem"),
+            ("credentialsFile", "credentials_file", "/credentials"),
+            ("interval", "interval", Duration(5_000)),
+            ("maxHeld", "max_held", Quantity(1)),
+            ("retention", "retention", Duration(1)),
+        )
+    },
     "tls.mode": Case({}, {"tls": TlsSettings(mode=TlsMode.SECRET)}, _listening("tls")),
     "tls.directory": Case(OPEN, OPEN | {"tls": TlsSettings(mode=TlsMode.SECRET, directory="/x")}, _listening("tls")),
     "auth.mode": Case({}, {"auth": AuthSettings(mode=AuthMode.TOKEN_FILE)}, _authenticator),

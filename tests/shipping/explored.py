@@ -76,6 +76,12 @@ class Replayed:
         assert isinstance(found, tuple)
         return dict.fromkeys(found, 1)
 
+    def names(self) -> list[str]:
+        raise NotImplementedError
+
+    def ages(self, directory: str) -> dict[str, float]:
+        raise NotImplementedError
+
     def put_pieces(self, key: str, pieces: Iterable[bytes], length: int) -> None:
         raise NotImplementedError
 
@@ -101,6 +107,8 @@ class Still:
     def lengths(self, directory: str) -> dict[str, int]:
         return {key: len(data) for key, data in self._objects.items() if key.startswith(f"{directory}/")}
 
+    names = Replayed.names
+    ages = Replayed.ages
     put_new = Replayed.put_new
     put_over = Replayed.put_over
     put_pieces = Replayed.put_pieces

@@ -2,7 +2,7 @@
 
 import struct
 import tracemalloc
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import given, seed, strategies as st
 
 from tests.fuzz.corpus import SEED, Edit, edited, edits, resealed_header
 from tests.fuzz.test_parsers import fuzz
+from tests.shipping.held import HeldShare
 from ullage.engine.model import ContentClaim
 from ullage.engine.shipping.baseobject import BASE_MAGIC, CHUNK_BYTES_MAX, BaseHeader, BaseReader, base_pieces
 from ullage.engine.shipping.contentpack import pack_pieces, read_pack_index, read_packed
@@ -33,7 +34,6 @@ from ullage.engine.shipping.sharedocs import (
     encode_document,
 )
 from ullage.engine.shipping.shareplace import (
-    SharedObject,
     ShareWriter,
     base_name,
     base_of,
@@ -54,38 +54,6 @@ MEMORY_BYTES_MAX = 8 << 20
 Made = tuple[ContentClaim, bytes]
 
 
-class Held:
-    """A share's place in memory."""
-
-    name = "s3://held"
-
-    def __init__(self, objects: dict[str, bytes]) -> None:
-        self.objects = objects
-
-    def get(self, key: str) -> SharedObject | None:
-        data = self.objects.get(key)
-        return None if data is None else SharedObject(data, "")
-
-    def put_new(self, key: str, data: bytes) -> None:
-        self.objects[key] = data
-
-    def put_over(self, key: str, data: bytes, tag: str) -> None:
-        self.objects[key] = data
-
-    def put_pieces(self, key: str, pieces: Iterable[bytes], length: int) -> None:
-        self.objects[key] = b"".join(pieces)
-
-    def read(self, key: str, start: int, end: int) -> bytes:
-        return self.objects.get(key, b"")[start:end]
-
-    def lengths(self, directory: str) -> dict[str, int]:
-        return {key: len(data) for key, data in self.objects.items()}
-
-    def delete(self, keys: Collection[str]) -> None:
-        for key in keys:
-            self.objects.pop(key, None)
-
-
 def content(resource: int, offset: int, data: bytes) -> Made:
     return ContentClaim(resource, offset, len(data), crc32c(data)), data
 
@@ -98,7 +66,7 @@ BATCH = LogBatch(
     [SmallContent(*made) for made in MADE],
     [NamedPack(pack_name(WRITER, 3), 99)],
 )
-LISTED = ListedBase(name=base_name(40, WRITER), transaction=40, millis=1, next_log=12)
+LISTED = ListedBase(name=base_name(40, WRITER, 1), transaction=40, millis=1, next_log=12, next_pack=4)
 DOCUMENTS: list[ShareDocument] = [
     EpochDocument(share=SHARE, epoch=7, nonce=WRITER.nonce, owner="node-1"),
     ShareManifest(share=SHARE, epoch=7, nonce=WRITER.nonce, bases=(LISTED,)),
@@ -126,7 +94,7 @@ def read_log_object(data: bytes) -> object:
 
 
 def read_pack(data: bytes) -> object:
-    place = Held({pack_name(WRITER, 3): data})
+    place = HeldShare({pack_name(WRITER, 3): data})
     index = read_pack_index(place, pack_name(WRITER, 3), SHARE)
     return [(claim, b"".join(read_packed(place, index, claim))) for claim in index.places]
 
@@ -136,7 +104,7 @@ def in_pieces(data: bytes, length: int) -> Iterator[bytes]:
 
 
 def read_base(data: bytes) -> object:
-    reader = BaseReader(in_pieces(data, 1_000), base_name(40, WRITER), SHARE, "base")
+    reader = BaseReader(in_pieces(data, 1_000), base_name(40, WRITER, 1), SHARE, "base")
     return reader.header, list(reader.members())
 
 
@@ -165,7 +133,7 @@ def test_what_is_put_is_what_is_read() -> None:
         encode_log_object(SHARE, WRITER, 1, NOTHING, SERDE), SHARE, 1, "log", SERDE
     ).header.is_fence
     assert read_pack(pack()) == MADE
-    header, members = BaseReader(in_pieces(base(), 7), base_name(40, WRITER), SHARE, "base"), dict[str, bytes]()
+    header, members = BaseReader(in_pieces(base(), 7), base_name(40, WRITER, 1), SHARE, "base"), dict[str, bytes]()
     for name, piece in header.members():
         members[name] = members.get(name, b"") + piece
     assert members == {name: b"".join(pieces) for name, pieces in MEMBERS}
@@ -280,8 +248,8 @@ def test_content_that_is_not_what_its_claim_says_makes_no_pack() -> None:
 
 def test_manifests_list_bases_in_the_order_in_which_they_were_made() -> None:
     """And under the names that bases have."""
-    later = ListedBase(name=base_name(50, WRITER), transaction=50, millis=2, next_log=15)
-    misnamed = msgspec.structs.replace(later, name=base_name(51, WRITER))
+    later = ListedBase(name=base_name(50, WRITER, 2), transaction=50, millis=2, next_log=15, next_pack=4)
+    misnamed = msgspec.structs.replace(later, name=base_name(51, WRITER, 2))
     earlier = msgspec.structs.replace(later, next_log=11)
     for bases, is_right in (
         ((LISTED, later), True),
@@ -301,7 +269,7 @@ def test_names_say_what_they_are() -> None:
     """And no other name says it."""
     assert log_number(log_name(12)) == 12
     assert pack_of(pack_name(WRITER, 3)) == (WRITER, 3)
-    assert base_of(base_name(40, WRITER)) == (40, WRITER)
+    assert base_of(base_name(40, WRITER, 1)) == (40, WRITER, 1)
     for name in ("log/12", "content/7-0123456789abcdef-3.tmp", "content/0-0123456789abcdef-3", "base/40", "epoch"):
         assert (log_number(name), pack_of(name), base_of(name)) == (None, None, None)
 

@@ -30,6 +30,7 @@ from ullage.contract.fleet_settings import (
     fleet_problems,
 )
 from ullage.contract.provenance_settings import ProvenanceSettings
+from ullage.contract.replication_settings import ReplicationSettings, replication_problems
 from ullage.contract.service_settings import (
     AuditSettings,
     AuthMode,
@@ -75,7 +76,7 @@ _POSITIVE: Final = (
     *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.walMaxBytes", "truncation.frequency"),
     *("provenance.maxStorageTime", "provenance.maxStorageSize", "provenance.rolloverTime", "provenance.rolloverSize"),
     *("provenance.indexShardSize", "compaction.checkFrequency", "compaction.outputSize", "compaction.punch.minRun"),
-    "leases.maxDuration",
+    *("leases.maxDuration", "replication.interval", "replication.maxHeld", "replication.retention"),
 )
 """Sizes and times that must be above 0."""
 
@@ -253,6 +254,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
     maintenance: MaintenanceSettings = MaintenanceSettings()
     provenance: ProvenanceSettings = ProvenanceSettings()
     leases: LeaseSettings = LeaseSettings()
+    replication: ReplicationSettings = ReplicationSettings()
     service: ServiceSettings = ServiceSettings()
     tls: TlsSettings = TlsSettings()
     auth: AuthSettings = AuthSettings()
@@ -277,6 +279,7 @@ class ContentRepositorySpec(Settings, frozen=True, kw_only=True):
             *goal_problems(self.compaction),
             *service_problems(self.service, self.tls, self.auth),
             *fleet_problems(self),
+            *replication_problems(self.replication),
             *affinity_problems(self.affinity),
         ]
         if problems:

@@ -5,6 +5,7 @@ import os
 from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupplace import BackupPlace
 from ullage.engine.files import OsFiles
+from ullage.engine.shipping.shareplace import SharePlace
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.interface.checks import checked_place
 
@@ -18,6 +19,13 @@ def place_of_backup(said: str | os.PathLike[str] | Bucket) -> str | BackupPlace:
     from ullage.remote.bucket import BucketPlace
 
     return BucketPlace(checked_bucket(said))
+
+
+def place_of_share(bucket: Bucket) -> SharePlace:
+    """Where a share lies. InvalidArgument, UnknownPlugin."""
+    from ullage.remote.share import BucketShare
+
+    return BucketShare(checked_bucket(bucket))
 
 
 def place_to_read(said: str | os.PathLike[str] | Bucket, within: str = "") -> BackupPlace:

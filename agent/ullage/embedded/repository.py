@@ -28,6 +28,7 @@ from ullage.embedded.once import Keys
 from ullage.embedded.provenance import EmbeddedProvenance
 from ullage.embedded.queues import EmbeddedQueues
 from ullage.embedded.reclamation import EmbeddedReclamation
+from ullage.embedded.replication import Replication, replication_of
 from ullage.embedded.runs import ReclamationRuns
 from ullage.embedded.seals import Seals
 from ullage.embedded.session import EmbeddedSession
@@ -85,10 +86,11 @@ class EmbeddedRepository(Repository):
         seals: Seals | None = None,
         held: Holders | None = None,
         maintenance: MaintenanceRunner | None = None,
+        replication: Replication | None = None,
     ) -> None:
         """`name` is what the repository is called, `node` what its handles carry behind their `@`. `acting` says who
         holds leases, asks for runs, whose idempotency keys are meant, and whose content is written (spec.isolation).
-        `maintenance` is ended before the engine is closed.
+        `maintenance` and `replication` are ended before the engine is closed.
         """
         self.engine = engine
         self.clock = engine.clock
@@ -102,6 +104,7 @@ class EmbeddedRepository(Repository):
         self.held = held or Holders(engine)
         self.keys = Keys(engine.idempotency, self.owner)
         self._maintenance = maintenance
+        self._replication = replication
         self._is_closed = False
         self._is_forked = False
         self.handles: EmbeddedHandles = EmbeddedHandles(engine.handles, self.keys, node, acting)
@@ -124,6 +127,7 @@ class EmbeddedRepository(Repository):
             seals=self.seals,
             held=self.held,
             maintenance=self._maintenance,
+            replication=self._replication,
         )
 
     @property
@@ -239,6 +243,7 @@ class EmbeddedRepository(Repository):
             last_run=runs[-1].progress if runs else None,
             last_override=overrides[-1].progress if overrides else None,
             failures=[f"{task}: {error}" for task, error in self.failures],
+            replication=None if self._replication is None else self._replication.status(),
         )
 
     def holders(self) -> list[HolderStatus]:
@@ -384,6 +389,8 @@ class EmbeddedRepository(Repository):
         maintenance, self._maintenance = self._maintenance, None
         if maintenance is not None:
             maintenance.stop()
+        if self._replication is not None:
+            self._replication.stop()
         try:
             if maintenance is not None and self.is_ready:
                 self.engine.checkpoint()  # so that the next start has nothing to replay
@@ -428,11 +435,30 @@ def open_embedded(
         engine = Engine.open(spec, **parts, permission=permission)
     if on_recovery is not None and (recovery := recovery_of(engine)) is not None:
         on_recovery(recovery)
+    try:
+        replication = _replication(engine, document, node, on_failure) if maintain else None
+        if replication is None:  # nobody comes for what is held
+            engine.tap.close()
+            engine.ledger.shipping_since = 0
+    except BaseException:
+        engine.close()
+        raise
     runner = MaintenanceRunner(engine, on_failure) if maintain else None
     if runner is not None:
         runner.start()
     name = f"{document.metadata.namespace}/{document.metadata.name}"
-    return EmbeddedRepository(engine, name=name, node=node, maintenance=runner)
+    return EmbeddedRepository(engine, name=name, node=node, maintenance=runner, replication=replication)
+
+
+def _replication(
+    engine: Engine, document: ContentRepository, node: str, on_failure: Callable[[str, Exception], None] | None
+) -> Replication | None:
+    """What ships to a bucket, begun, if spec.replication asks for it and somebody maintains the repository."""
+    owner = node or document.metadata.name
+    found = replication_of(engine, document.spec.replication, owner, on_failure or (lambda _task, _error: None))
+    if found is not None:
+        found.start()
+    return found
 
 
 def recovery_of(engine: Engine) -> RecoveryReport | None:

@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from ullage.beneath import LeadsOut
 from ullage.engine.backupcontent import ContentGatherer
-from ullage.engine.backupcopies import Copier, holds, put_file
+from ullage.engine.backupcopies import Copier, CopyDamages, holds, put_file
 from ullage.engine.backupdirectory import DirectoryPlace, read_pieces
 from ullage.engine.backupfiles import (
     BACKUP_FORMAT,
@@ -45,6 +45,7 @@ from ullage.engine.content.containers import LOST_AND_FOUND
 from ullage.engine.content.store import FileContentStore
 from ullage.engine.documents import (
     unavailable_content,
+    unavailable_run,
     unavailable_swap_file,
 )
 from ullage.engine.files import PARTIAL_SUFFIX
@@ -174,6 +175,7 @@ class Backup:
             copier = Copier(self._files, self._gatherer, place, sequence, before, noted)
             copied = copier.copy_all(missing, on_progress)
             damages = copier.damages
+            self._note_damaged_runs(damages, named, copied)
             files = (*copied, *kept)
             manifest = BackupManifest(
                 format=BACKUP_FORMAT,
@@ -314,6 +316,15 @@ class Backup:
                 self._spaces.path(run),
                 BackupFile(path=kept_as, length=run.length, crc=0, name=run_name(run.number), directory=directory),
             )
+
+    def _note_damaged_runs(self, damages: CopyDamages, named: "_Named", copied: list[BackupFile]) -> None:
+        """What of the runs that were copied just now cannot be read: the copy is as they are."""
+        new = {(file.directory, file.name) for file in copied}
+        for run in named.runs:
+            name = run_name(run.number)
+            if (RUNS_DIRECTORIES[run.space], name) in new and (found := self._spaces.damages_in(run)):
+                damages.files += 1
+                damages.beside += [unavailable_run(self._spaces.path(run), name, run.length, each) for each in found]
 
     def _sources(self, content: FileContentStore, named: "_Named") -> list[tuple[str, BackupFile]]:
         """Each file to have in the backup, with where it is now."""

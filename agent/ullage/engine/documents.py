@@ -1,5 +1,6 @@
 """From the engine's records to the documents that users and other processes get. Nothing is decided here."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
@@ -13,6 +14,7 @@ from ullage.engine.byteranges import ByteRange, unpack_ranges
 from ullage.engine.content.containers import Container
 from ullage.engine.flowfile.queues import FlowFileQueue, PassedOver
 from ullage.engine.holdings import Holdings
+from ullage.engine.ledger.aside import HANDLES_SPACE
 from ullage.engine.model import Action, Content, FlowFileRecord, LeaseRecord, SetAside, format_uuid
 from ullage.engine.provenance.events import ProvenanceEvent
 from ullage.engine.provenance.lineage import LineageGraph
@@ -125,8 +127,9 @@ def unavailable_event_file(path: str, name: str, size: int, error: Exception) ->
 
 
 def unavailable_run(path: str, name: str, size: int, error: Exception) -> UnavailableContent:
-    """Answers to requests that can't be read."""
-    reason = f"answers to requests with a key are in a run that can't be read: {error}"
+    """Handles, or answers to requests, that can't be read."""
+    what = "handles" if os.path.basename(os.path.dirname(path)) == HANDLES_SPACE else "answers to requests with a key"
+    reason = f"{what} are in a run that can't be read: {error}"
     return UnavailableContent(id="", filename=name, queue="", size=size, path=path, resource=0, reason=reason)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from ullage.clock import Clock
-from ullage.contract import ContentRepositorySpec, PermissionFor, default_permission
+from ullage.contract import ContentRepositorySpec, PermissionFor, ReplicationMode, default_permission
 from ullage.engine.backup import Backup
 from ullage.engine.backupcontent import ContentGatherer
 from ullage.engine.backupplace import BackupPlace
@@ -80,6 +80,7 @@ from ullage.engine.session import ProcessSession
 from ullage.engine.setaside import SetAsideRecords
 from ullage.engine.snapshots import RepositorySnapshot, take_snapshot
 from ullage.engine.staging import Staging
+from ullage.engine.tap import ShippingTap
 from ullage.engine.unavailable import UnavailableContents
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.volumes import Volumes
@@ -107,15 +108,12 @@ WAY_ON: Final = (
 class Engine:
     """An open repository. Thread-safe; sessions are not.
 
-    Its parts are fields, set once: `clock` for the time that is believed, `ledger`, `log`, `committer` and `swap_files`
-    for what exists, `content` and `reader` for bytes, `queues`, `handles`, `staging`, `feeds` and `flow_files` for
-    FlowFiles, `provenance` and `history` for the past, `reclamation`, `compactor` and `account` for space, and what
-    stands below them by its own name. `spec` is replaced by `adopt`, `identity` where a container is forgotten;
-    `restored` is what the opening found. Each of `report_listeners` is called after a run of reclamation, by its
-    thread, which waits for it.
-
-    The parts are made in the order in which one needs the other, and nothing is assigned after construction: what a
-    part may touch is what it was given there.
+    Its parts are fields, set once: `clock` for the time that is believed, `files`, `ledger`, `log`, `committer`,
+    `swap_files` and `tap` for what exists, `content` and `reader` for bytes, `queues`, `handles`, `staging`, `feeds`
+    and `flow_files` for FlowFiles, `provenance` and `history` for the past, `reclamation`, `compactor` and `account`
+    for space, the rest by its own name. `spec` is replaced by `adopt`, `identity` where a container is forgotten;
+    `restored` is what the opening found. Each of `report_listeners` is called after a run, by its thread.
+    Each part is made after those that it needs: what it may touch is what it was given there.
     """
 
     restored: RestoreReport
@@ -132,7 +130,7 @@ class Engine:
         """Use `Engine.open`."""
         root = spec.storage.host_path.path
         self._files = files
-        files = self._held = HeldFiles(files, lock)
+        files = self.files = HeldFiles(files, lock)
         refuse_in_child(self)
         self.spec, self.root, self.clock = spec, root, clock
         identity = read_identity(files, root)
@@ -190,8 +188,8 @@ class Engine:
         self._backup = self._backups(parts, scanner)
 
     def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:
-        content = ContentProof(space, self.reader, self.availability)
-        return content, SwapProof(self.queues, self.swap_files, self.clock)
+        swaps = SwapProof(self.queues, self.swap_files, self.clock)
+        return ContentProof(space, self.reader, self.availability), swaps
 
     def _unavailable(self) -> UnavailableContents:
         proofs = self.proof, self.swap_proof
@@ -217,7 +215,7 @@ class Engine:
 
     def _what_is_checked(self) -> CheckedParts:
         return CheckedParts(
-            self._held,
+            self.files,
             self.ledger,
             self.spaces,
             self.content,
@@ -227,14 +225,16 @@ class Engine:
             self.log,
             self.provenance,
             self.clock,
-            lambda: identity_problems(self._held, self.root, self.identity),
+            lambda: identity_problems(self.files, self.root, self.identity),
             self.reclamation.survey_problems,
         )
 
     def _recorded(self, serde: SerDe, is_careful: bool) -> RecordedState:
         careful = CarefulRestore(self.ledger, self.provenance, serde, self.content.containers.__contains__)
         has_runs = not self.spec.flow_file.repository  # another one keeps no files beside its own
-        parts = self.ledger, self.provenance, self.spaces, careful if is_careful else None
+        self.tap = ShippingTap(is_open=self.spec.replication.mode != ReplicationMode.NONE)
+        self.ledger.shipping_since = int(self.tap.is_open)  # until it is known how far shipping is
+        parts = self.ledger, self.provenance, self.spaces, self.tap, careful if is_careful else None
         return RecordedState(*parts, has_runs=has_runs)
 
     def _reclaimers(
@@ -246,7 +246,7 @@ class Engine:
         reclaimer = Reclaimer(parts, executor, self.log, purges.tombstones_in, self.spec, permission, self._tell)
         rewriter = Rewriter(parts, executor, self.spec.compaction.output_size)
         compactor = Compactor(parts, reclaimer, rewriter, self.log, self.spec, self._tell)
-        return reclaimer, compactor, SpaceAccount(self._held, self.root, parts, reclaimer, compactor)
+        return reclaimer, compactor, SpaceAccount(self.files, self.root, parts, reclaimer, compactor)
 
     restore_backup = staticmethod(restore)
     """Make the repository of a backup in empty directories."""
@@ -322,13 +322,13 @@ class Engine:
         depth: int = 1,
         tenant: str = "",
         room: SessionRoom | None = None,
+        kind: type[ProcessSession] = ProcessSession,
     ) -> ProcessSession:
-        """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
-        many calls above the program is that wants it; `tenant`: whose files its content goes to, and
-        who makes the queues that are not there yet; `room`: what it may hold, where that is bounded.
+        """A new session, a context manager for one thread. `component`: who its events name; `depth`: how many calls
+        above the program is that wants it; `tenant`: whose its content is, and queues; `room`: what it may hold.
         """
         self.forgotten.give_back()
-        return ProcessSession(self._parts, component, component_type, depth + 1, tenant, room)
+        return kind(self._parts, component, component_type, depth + 1, tenant, room)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""
@@ -407,7 +407,7 @@ class Engine:
                 self.content.close()
                 self.provenance.close()
                 self.spaces.close()
-                self._held.close()
+                self.files.close()
 
     def forked(self) -> None:
         """Called in a forked child: it is refused there, and whatever a session, stream or put leads to; also where
@@ -485,16 +485,16 @@ class Engine:
         if kept != self.identity.containers:
             for name in self.identity.containers.keys() - kept.keys():
                 self.content.forget(name)
-            self.identity = write_containers(self._held, self.root, self.identity, kept)
+            self.identity = write_containers(self.files, self.root, self.identity, kept)
 
     def _add(self, name: str) -> None:
         """Write down that the repository has a container that the spec lists."""
         (path,) = [each.sub_path for each in self.spec.storage.containers if each.name == name]
         known = self.identity.containers | {name: path}
-        self.identity = write_containers(self._held, self.root, self.identity, known)
+        self.identity = write_containers(self.files, self.root, self.identity, known)
 
     def _forget(self, name: str, is_over: bool) -> None:
         """Write down that a container's loss was accepted; `is_over`: that nothing names it any more."""
         kept = {each: path for each, path in self.identity.containers.items() if not is_over or each != name}
         forgotten = tuple(sorted({*self.identity.forgotten, name}))
-        self.identity = write_containers(self._held, self.root, self.identity, kept, forgotten)
+        self.identity = write_containers(self.files, self.root, self.identity, kept, forgotten)

@@ -13,6 +13,7 @@ from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import Operation, Undrained
 from ullage.engine.provenance.events import RecordedTransaction, undrained
 from ullage.engine.repositories import ProvenanceRepository
+from ullage.engine.tap import ShippingTap
 from ullage.engine.usable import require_usable
 from ullage.engine.wal.serde import Undecodable
 
@@ -30,14 +31,18 @@ class RecordedState:
         ledger: Ledger,
         provenance: ProvenanceRepository,
         spaces: KeySpaces,
+        tap: ShippingTap,
         careful: CarefulRestore | None = None,
         *,
         has_runs: bool = True,
     ) -> None:
-        """`has_runs`: what leaves memory goes to runs at a checkpoint; else it stands in the snapshot."""
+        """`tap` hears of each transaction. `has_runs`: what leaves memory goes to runs at a checkpoint; else it stands
+        in the snapshot.
+        """
         self._ledger = ledger
         self._provenance = provenance
         self._spaces = spaces
+        self._tap = tap
         self._has_runs = has_runs
         self.careful = careful
 
@@ -51,6 +56,7 @@ class RecordedState:
     def apply(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         self._ledger.apply(transaction, millis, operations)
         self._provenance.take(transaction, millis, operations)
+        self._tap.take(transaction, millis, operations)
 
     def replay(self, transaction: int, millis: int, operations: Sequence[Operation]) -> None:
         require_usable(operations)

@@ -67,7 +67,7 @@ def restore_manifest(
     _require_fitting(manifest, spec, containers)
     begun = msgspec.json.encode(_Restoring.of(manifest, spec))
     if not _is_begun(files, root, begun):
-        _require_empty(files, spec, containers)
+        require_empty(files, spec, containers)
     make_directories(files, root)
     with closing(lock_directory(files, root)):
         is_begun = _is_begun(files, root, begun)
@@ -237,7 +237,8 @@ def _require_fitting(
             )
 
 
-def _require_empty(files: Files, spec: ContentRepositorySpec, containers: dict[str, ContainerDirectory]) -> None:
+def require_empty(files: Files, spec: ContentRepositorySpec, containers: dict[str, ContainerDirectory]) -> None:
+    """DirectoryNotEmpty if something lies where a repository is to be made."""
     root = spec.storage.host_path.path
     if files.exists(os.path.join(root, IDENTITY)):
         raise DirectoryNotEmpty(f"{root} is not empty: it holds a repository, whole. Restore into an empty directory")

@@ -1,8 +1,9 @@
 """A share in a bucket: what `ullage.engine.shipping` asks of its place, by `Objects`."""
 
+import secrets
 from collections.abc import Collection, Iterable
 
-from ullage.engine.shipping.shareplace import SharedObject, Taken
+from ullage.engine.shipping.shareplace import PROBES, SharedObject, Taken
 from ullage.interface.buckets import Bucket
 from ullage.remote.objects import Conflict, ObjectNotThere, Objects
 from ullage.remote.parts import put_measured
@@ -34,8 +35,22 @@ class BucketShare:
         except ObjectNotThere:
             return b""
 
+    def names(self) -> list[str]:
+        return self._objects.names()
+
     def lengths(self, directory: str) -> dict[str, int]:
         return self._objects.lengths(directory)
+
+    def ages(self, directory: str) -> dict[str, float]:
+        changes = self._objects.changes(directory)
+        if not changes:
+            return {}
+        # The server's clock is asked by a put, since ours may be wrong.
+        key = f"{PROBES}/{secrets.token_hex(8)}"
+        self._objects.put(key, b"now")
+        now = self._objects.changed(key)
+        self._objects.delete([key])
+        return {key: (now - changed).total_seconds() for key, changed in changes.items()}
 
     def delete(self, keys: Collection[str]) -> None:
         self._objects.delete(keys)

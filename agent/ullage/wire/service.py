@@ -1,5 +1,7 @@
 """A node's service and its repository at a glance."""
 
+from typing import Literal
+
 import msgspec
 
 from ullage.contract import WindowStatus
@@ -37,6 +39,50 @@ class ClockStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: str
     """Why the machine's clock is not believed; empty where it is."""
+
+
+ReplicationState = Literal["starting", "shipping", "failing", "fenced"]
+"""Failing: the last try did not succeed, and the next is to come. Fenced: somebody else writes the share, and this node
+nothing more.
+"""
+
+
+class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the bucket of spec.replication is behind this node."""
+
+    url: str
+    """Where this node's share lies. `ullage restore` takes it."""
+
+    state: ReplicationState
+
+    epoch: int
+    """The number of the writer, 0 before it has begun."""
+
+    shipped_transaction: int
+    """Up to here the bucket has everything."""
+
+    lag_transactions: int
+
+    lag_bytes: int
+    """Of log and content that is known to wait."""
+
+    lag_millis: int
+    """How long the oldest transaction waits."""
+
+    log_objects: int
+    """Put since the start, as are the next three."""
+
+    packs: int
+
+    bases: int
+
+    shipped_bytes: int
+
+    unreadable_contents: int
+    """Contents that could not be read here, and are missing there as well."""
+
+    problem: str
+    """Why the last try did not succeed."""
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +161,9 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_run: RunProgress | None
 
     last_override: RunProgress | None
+
+    replication: ReplicationStatus | None = None
+    """None: spec.replication asks for none."""
     """The last run that passed over the windows."""
 
     failures: list[str]

@@ -14,8 +14,8 @@ import msgspec
 
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.nifi_damages import say_damages
-from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, json_output, option
-from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
+from ullage_agent.cli.options import DURATION, FILE, PAIR, SIZE, Group, json_output, option
+from ullage_agent.cli.output import bar, many, moment, print_json, print_rows, print_table, say, size, tell
 
 if TYPE_CHECKING:
     from ullage.nifi.home import NiFiHome
@@ -106,6 +106,43 @@ def survey(
     if not found.is_complete:
         say("Not all FlowFiles could be read: what is dead here may be theirs.")
         sys.exit(ExitCode.INCOMPLETE)
+
+
+@nifi.command()
+@click.argument("conf", required=False)
+@option("--listen", required=True, metavar="HOST:PORT", help="Where Prometheus finds the metrics: 127.0.0.1:9464.")
+@option("--every", type=DURATION, default="60s", help="How often to look.")
+@option(
+    "--queues",
+    type=click.IntRange(0, 1_000),
+    default=20,
+    help="How many queues have series of their own; others have one.",
+)
+@FLOWFILES
+@CONTAINERS
+@FLOW
+def watch(
+    conf: str | None,
+    listen: str,
+    every: int,
+    queues: int,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    flow: str,
+) -> None:
+    """Survey a NiFi every minute, running or stopped, and serve what holds its disk as metrics for Prometheus.
+
+    Nothing is changed or locked. A survey that fails, or is slow, is told by a metric, and the next one is made all the
+    same. Whoever reaches the address sees the names of queues, and nothing of what is in FlowFiles.
+    """
+    from ullage_agent.cli import nifi_watch
+
+    home = None if flowfile_repository is None else _home(conf, flowfile_repository, dict(containers), flow)
+    if home is None and conf is None:
+        _home(conf, flowfile_repository, dict(containers), flow)  # says what is missing
+    address = nifi_watch.AddressOption().convert(listen, None, None)
+    find = (lambda: home) if home is not None else (lambda: _home(conf, None, dict(containers), flow))
+    nifi_watch.watch(find, address, queues, every / 1_000)
 
 
 @nifi.command()
@@ -282,6 +319,45 @@ def undo(
 
     home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
     nifi_reclaim.print_report(NiFiReclaimer(home, Clock(), is_assured=not_running).undo(), as_json=as_json)
+
+
+@nifi.command("import")
+@click.argument("places", nargs=-1, metavar="[CONF] TARGET", required=True)
+@option("--dry-run", is_flag=True, help="Only show what would come, and what would be left out.")
+@NOT_RUNNING
+@json_output
+@FLOWFILES
+@CONTAINERS
+@FLOW
+def import_(
+    places: tuple[str, ...],
+    dry_run: bool,
+    not_running: bool,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    flow: str,
+) -> None:
+    """Bring the FlowFiles of a stopped NiFi into the repository of the directory TARGET, which is made if need be.
+
+    With their uuids, attributes, dates and contents, and in their order, into queues named as NiFi's are. A content
+    that FlowFiles share is stored once. NiFi's files are only read. Whatever interrupts this, saying it again
+    goes on where it was; said once more, it brings nothing twice.
+    """
+    from ullage.embedded.nifiimport import NiFiSource
+    from ullage_agent.cli import nifi_import
+
+    if len(places) > 2:
+        raise click.UsageError("one CONF and one TARGET, please")
+    conf = places[0] if len(places) == 2 else None
+    target = Path(places[-1])
+    home = _home(conf, flowfile_repository, dict(containers), flow)
+    with bar("Reading NiFi", None, is_bytes=False):
+        source = NiFiSource(home, is_assured=not_running)
+    if dry_run:
+        nifi_import.print_preview(source, as_json=as_json)
+    else:
+        nifi_import.print_report(nifi_import.bring(source, target), target, as_json=as_json)
 
 
 @contextmanager

@@ -32,8 +32,20 @@ if TYPE_CHECKING:
     type=DURATION,
     help="The same so that no byte is dead for longer: spec.compaction.goal.maxDeadAge.",
 )
+@option(
+    "--replicate-to",
+    metavar="URL",
+    help="Ship what is committed to s3://BUCKET/PREFIX, a moment later: spec.replication.url, with mode Async.",
+)
 @on_files
-def serve(where: ChosenRepository, make: bool, node: str, disk_to_live: float | None, max_dead_age: int | None) -> None:
+def serve(
+    where: ChosenRepository,
+    make: bool,
+    node: str,
+    disk_to_live: float | None,
+    max_dead_age: int | None,
+    replicate_to: str | None,
+) -> None:
     """Serve a repository over HTTP until Ctrl-C or SIGTERM. SIGHUP reads the configuration again.
 
     Without --root and --config: a repository of this user, made if need be, for this machine alone.
@@ -49,7 +61,7 @@ def serve(where: ChosenRepository, make: bool, node: str, disk_to_live: float | 
         where = replace(where, root=own)
 
     def document() -> ContentRepository:
-        return with_goal(where.document(), disk_to_live, max_dead_age)
+        return with_replication(with_goal(where.document(), disk_to_live, max_dead_age), replicate_to)
 
     Server(document, node=node, makes=make, on_ready=_say_where).run()
 
@@ -95,6 +107,19 @@ def with_goal(
         goal = changed(goal, max_dead_age=Duration(max_dead_age_millis))
     compaction = changed(document.spec.compaction, goal=goal)
     return changed(document, spec=changed(document.spec, compaction=compaction))
+
+
+def with_replication(document: ContentRepository, url: str | None) -> ContentRepository:
+    """The description with a bucket that is shipped to; as it says where that is None. How the bucket is reached the
+    rest of spec.replication says, or the environment. ContractError for one that there is not.
+    """
+    from ullage.contract import ReplicationMode
+
+    if url is None:
+        return document
+    changed = msgspec.structs.replace
+    replication = changed(document.spec.replication, mode=ReplicationMode.ASYNC, url=url)
+    return changed(document, spec=changed(document.spec, replication=replication))
 
 
 def _own_root() -> Path:

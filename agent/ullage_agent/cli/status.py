@@ -15,7 +15,7 @@ from ullage_agent.cli.output import console, many, moment, print_json, size, tel
 from ullage_agent.cli.space import survey_document, survey_table
 
 if TYPE_CHECKING:
-    from ullage.wire.service import ServiceStatus
+    from ullage.wire.service import ReplicationStatus, ServiceStatus
     from ullage.wire.space import GoalStatus
 
 
@@ -66,6 +66,21 @@ def goal_lines(goal: GoalStatus, millis: int) -> list[str]:
     return found
 
 
+def _replication(found: ReplicationStatus | None) -> list[str]:
+    """How far a bucket is behind."""
+    if found is None:
+        return []
+    said = {
+        "starting": "begins",
+        "shipping": f"up to transaction {found.shipped_transaction:,}",
+        "failing": f"fails: {found.problem}",
+        "fenced": f"has ended: {found.problem}",
+    }[found.state]
+    lag = f", {many(found.lag_transactions, 'transaction')} and {size(found.lag_bytes)} behind"
+    missing = f"; {many(found.unreadable_contents, 'content')} could not be read" if found.unreadable_contents else ""
+    return [f"replication to {found.url}: {said}{lag if found.lag_transactions else ''}{missing}"]
+
+
 def _lines(state: ServiceStatus) -> list[str]:
     """What there is, and what is not as it should be."""
     where = f" of node {state.node}" if state.node else ""
@@ -81,4 +96,5 @@ def _lines(state: ServiceStatus) -> list[str]:
         (state.records_set_aside, "records set aside"),
         (state.clock.reason, "clock not believed"),
     )
+    found += _replication(state.replication)
     return [*found, *(f"{what}: {value}" for value, what in troubles if value)]

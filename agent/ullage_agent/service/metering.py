@@ -18,7 +18,7 @@ from ullage.embedded.repository import File, OsFiles
 from ullage.enums import Action, GoalHindrance
 from ullage.wire.problems import BY_SLUG
 from ullage.wire.queues import QueueStatus
-from ullage.wire.service import ServiceStatus
+from ullage.wire.service import ReplicationStatus, ServiceStatus
 from ullage.wire.space import GoalStatus, RunReport
 from ullage_agent.service.host import Host
 from ullage_agent.service.metrics import Metrics, Sample
@@ -235,11 +235,19 @@ def _state(found: ServiceStatus) -> Iterator[Sample]:
     yield Sample("transactions_total", found.log.durable_transaction)
     yield Sample("provenance_waiting_events", found.provenance_waiting)
     yield Sample("provenance_waiting_bytes", found.provenance_waiting_bytes)
+    yield from _replication(found.replication)
     yield Sample("clock_offset_seconds", (found.clock.machine_millis - found.clock.believed_millis) / 1000)
     # None is made while nothing happens: that it is old then is nothing to wake anybody for.
     is_behind = found.log.last_transaction > found.log.snapshot_transaction
     age = found.now_millis - found.log.snapshot_millis if is_behind else 0
     yield Sample("checkpoint_age_seconds", max(0, age) / 1000)
+
+
+def _replication(found: ReplicationStatus | None) -> Iterator[Sample]:
+    yield Sample("replication_lag_seconds", 0 if found is None else found.lag_millis / 1000)
+    yield Sample("replication_lag_bytes", 0 if found is None else found.lag_bytes)
+    yield Sample("replication_failing", found is not None and found.state in ("failing", "fenced"))
+    yield Sample("replication_shipped_bytes_total", 0 if found is None else found.shipped_bytes)
 
 
 def _is_content(path: str) -> bool:

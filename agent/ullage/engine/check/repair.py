@@ -84,7 +84,10 @@ class Repair:
             if step is not None:
                 steps.append(step)
         known = parts.ledger.swaps.keys() | parts.ledger.retired_swaps.keys()
-        leftovers = [parts.swap_files.path(name) for name in parts.swap_files.names() if name not in known]
+        unknown = [name for name in parts.swap_files.names() if name not in known]
+        # A record that was set aside may be what names it.
+        unknown = [name for name in unknown if not parts.ledger.set_aside.may_mean_swap(name)]
+        leftovers = [parts.swap_files.path(name) for name in unknown]
         leftovers += self._partials()
         steps += [RepairStep(Mend.REMOVE, path) for path in leftovers]
         return RepairPlan(tuple(steps), report)
@@ -106,6 +109,8 @@ class Repair:
         content, ledger = self._parts.content, self._parts.ledger
         claim = entry.claim
         if not claim.sealed or entry.has_intent or entry.relocation is not None:
+            return None
+        if ledger.set_aside.may_mean(claim.index):  # then nobody knows what its claims are
             return None
         path, length = content.path_of(claim), content.length_of(claim)
         if length is None:

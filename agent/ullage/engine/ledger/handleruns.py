@@ -275,6 +275,8 @@ class HandleRuns:
             self.files.list(listed)
             return self._read(written), moved
         except BlockDamaged as error:
+            if new is not None:
+                new.give_up()
             raise OSError(errno.EIO, str(error)) from error
         finally:
             if new is not None:
@@ -345,8 +347,12 @@ class HandleMerge:
         """Make it durable; None: nothing was left."""
         if not self._new.rows:
             return None
-        through = max(run.listed.through for run in self.runs)
-        return MergedHandles(self.runs, opened(self._new.finish(through=through)), self._left, self._new.close)
+        finished = self._new.finish(through=max(run.listed.through for run in self.runs))
+        try:
+            return MergedHandles(self.runs, opened(finished), self._left, self._new.close)
+        except BlockDamaged:
+            self._new.give_up()  # it does not read back
+            raise
 
     def close(self) -> None:
         """What is not finished is as if it had not begun."""

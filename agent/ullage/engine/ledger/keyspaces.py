@@ -14,6 +14,7 @@ from ullage.engine.ledger.remembered import ANSWERS_SPACE
 from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.model import Operation, RunFile
+from ullage.engine.runs.rows import BlockDamaged
 from ullage.engine.wal.state import RecordDirectory
 
 SPACES = (ANSWERS_SPACE, BLOCKS_SPACE, HANDLES_SPACE)
@@ -67,6 +68,10 @@ class KeySpaces:
             for files in self._files.values():
                 stack.enter_context(files.keeping())
             yield
+
+    def damages_in(self, run: RunFile) -> list[BlockDamaged]:
+        """What of a run cannot be read, but for what was given up and for rows that are worked out again."""
+        return [] if run.space == BLOCKS_SPACE else self._files[run.space].damages(run, deep=True)
 
     def path(self, run: RunFile) -> str:
         """Where the file of a run lies."""

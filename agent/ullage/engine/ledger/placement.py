@@ -208,8 +208,10 @@ def leased_by(leases: Iterable[LeaseRecord], now_millis: int) -> FileHolds:
 
 
 def held_by(ledger: Ledger, now_millis: int) -> FileHolds:
-    """What leases and records that were set aside hold now."""
-    return leased_by(ledger.leases.values(), now_millis)._replace(aside=ledger.set_aside)
+    """What leases, records that were set aside, and shipping hold now."""
+    leased = leased_by(ledger.leases.values(), now_millis)
+    since = min(filter(None, (leased.since, ledger.shipping_since)), default=0)
+    return leased._replace(since=since, aside=ledger.set_aside)
 
 
 def placement_problems(ledger: Ledger, swapped: Iterable[SwapContent]) -> list[str]:

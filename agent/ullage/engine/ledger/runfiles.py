@@ -68,8 +68,12 @@ class NewRun:
         said = written.rows, written.length, written.crc, *bounds, newest_millis
         return RunFile(self._number, self._files.space, *said, through)
 
+    def give_up(self) -> None:
+        """It was finished, and nobody is going to list it."""
+        self._is_finished = False
+
     def close(self) -> None:
-        """What is not finished is removed, now or with other leftovers."""
+        """What is not finished, or given up, is removed, now or with other leftovers."""
         self._close_file()
         self._files.let_go(self._number, is_kept=self._is_finished)
 
@@ -194,8 +198,8 @@ class RunFiles:
 
     def published(self) -> None:
         """It is published: what it does not list leaves the disk."""
-        self._known = self._listed
         self._remove_leftovers()
+        self._known = self._listed  # of what could not be removed now nobody is told: the next one comes to it
 
     def remove_leftovers(self) -> None:
         """Runs that the snapshot of a start does not list: of a checkpoint that did not come to its rename, of merges

@@ -63,6 +63,9 @@ class LedgerState:
     lock: the interpreter's is enough.
     """
 
+    shipping_since = 0
+    """What died behind this transaction stays, because it is still to be shipped; 0: nothing stays for that."""
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.records = ResidentRecords(self.lock)

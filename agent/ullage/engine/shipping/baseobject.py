@@ -70,7 +70,8 @@ class BaseReader:
         self._data = bytearray()
         self._fill(HEADER_BYTES_MAX)
         self.header, end = unpack_header(BASE_MAGIC, bytes(self._data), BaseHeader, share, path)
-        if base_of(name) != (self.header.transaction, self.header.writer):
+        named = base_of(name)
+        if named is None or (named.transaction, named.writer) != (self.header.transaction, self.header.writer):
             raise RepositoryDamaged(f"{path} says that it is another base")
         del self._data[:end]
 

@@ -9,14 +9,17 @@ from ullage.engine.wal.serde import SerDe
 from ullage.errors import RepositoryDamaged
 
 
-def read_log(place: SharePlace, share: str, serde: SerDe, base: ListedBase | None = None) -> Iterator[LogObject]:
-    """The objects behind a base that count, fences included; all there are without one. An object counts unless one of
-    a higher epoch stands before it. RepositoryDamaged: one is missing, or its transactions do not follow.
+def read_log(
+    place: SharePlace, share: str, serde: SerDe, base: ListedBase | None = None, before: int | None = None
+) -> Iterator[LogObject]:
+    """The objects behind a base that count, fences included; all there are without one, and of these those with lower
+    numbers than `before`. An object counts unless one of a higher epoch stands before it. RepositoryDamaged: one is
+    missing, or its transactions do not follow.
     """
-    first, epoch, last = (1, 0, 0) if base is None else (base.next_log, base.epoch, base.transaction)
+    first, epoch, last = (1, 0, 0) if base is None else (base.next_log, base.writer.epoch, base.transaction)
     numbers = (log_number(name) for name in place.lengths(LOG))
     end = max((number for number in numbers if number is not None), default=0)
-    for number in range(first, end + 1):
+    for number in range(first, end + 1 if before is None else min(end + 1, before)):
         path = f"{place.name}/{log_name(number)}"
         found = place.get(log_name(number))
         if found is None:

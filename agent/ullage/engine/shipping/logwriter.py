@@ -33,7 +33,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, RepositoryDamaged, ShareFenced
 
 
-class _UnderWay(NamedTuple):
+class _PutUnderWay(NamedTuple):
     """A put that is not settled."""
 
     batch: LogBatch
@@ -51,7 +51,7 @@ class LogWriter:
         self._place = place
         self._share = share
         self._serde = serde
-        self._under_way: _UnderWay | None = None
+        self._under_way: _PutUnderWay | None = None
         self.writer = writer
         self.number = number
 
@@ -85,7 +85,7 @@ class LogWriter:
         while True:
             if self._under_way is None:
                 data = encode_log_object(self._share, self.writer, self.number, batch, self._serde)
-                self._under_way = _UnderWay(batch, data)
+                self._under_way = _PutUnderWay(batch, data)
             is_ours = self._put(self._under_way.data)
             self._under_way = None
             self.number += 1

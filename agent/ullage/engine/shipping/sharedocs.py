@@ -49,25 +49,35 @@ class EpochDocument(ShareDocument, frozen=True, kw_only=True):
 
 
 class ListedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A base: where it lies, as of which transaction and when, and the log object that goes on behind it."""
+    """A base: where it lies, as of which transaction and when, and the log object that goes on behind it. `next_pack`
+    is the number of its writer's next pack: those before it the base names, or nothing behind it needs them.
+    """
 
     name: Name
     transaction: Whole
     millis: Whole
     next_log: Number
+    next_pack: Number
 
     @property
-    def epoch(self) -> int:
-        """Its writer's."""
+    def writer(self) -> ShareWriter:
         found = base_of(self.name)
         assert found is not None, "decoding refuses other names"
-        return found[1].epoch
+        return found.writer
+
+
+class DroppedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A base that counts no more, and since when: what it needs is still there for a while."""
+
+    base: ListedBase
+    millis: Whole
 
 
 class ShareManifest(ShareDocument, frozen=True, kw_only=True):
     """The content of `manifest`: the bases, oldest first. Restorations may begin with any of them."""
 
     bases: Annotated[tuple[ListedBase, ...], msgspec.Meta(min_length=1, max_length=BASES_MAX)]
+    dropped: Annotated[tuple[DroppedBase, ...], msgspec.Meta(max_length=BASES_MAX)] = ()
 
 
 class SharePin(ShareDocument, frozen=True, kw_only=True):
@@ -103,7 +113,9 @@ def decode_document(data: bytes, kind: type[Document], share: str, path: str) ->
     except UNDECODABLE as error:
         raise RepositoryDamaged(f"{path} is none of a share's objects: {error}") from error
     require_share(document.share, share, path)
-    bases = document.bases if isinstance(document, ShareManifest) else ()
+    bases: tuple[ListedBase, ...] = ()
+    if isinstance(document, ShareManifest):
+        bases = (*(each.base for each in document.dropped), *document.bases)
     if isinstance(document, SharePin):
         bases = (document.base,)
     _require_in_order(bases, path)
@@ -128,7 +140,7 @@ def _require_in_order(bases: tuple[ListedBase, ...], path: str) -> None:
     next_log = 0
     for base in bases:
         found = base_of(base.name)
-        if found is None or found[0] != base.transaction:
+        if found is None or found.transaction != base.transaction:
             raise RepositoryDamaged(f"{path} lists {base.name!r}, which is no base as of {base.transaction}")
         if base.next_log < next_log:
             raise RepositoryDamaged(f"{path} lists bases in another order than they were made")

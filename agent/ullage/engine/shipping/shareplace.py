@@ -27,7 +27,7 @@ NONCE: Final = r"[0-9a-f]{16}"
 
 _LOG = re.compile(rf"{LOG}/([0-9]{{{NUMBER_DIGITS}}})")
 _PACK = re.compile(rf"{CONTENT}/([1-9][0-9]*)-({NONCE})-([1-9][0-9]*)")
-_BASE = re.compile(rf"{BASES}/([0-9]{{{NUMBER_DIGITS}}})-([1-9][0-9]*)-({NONCE})")
+_BASE = re.compile(rf"{BASES}/([0-9]{{{NUMBER_DIGITS}}})-([1-9][0-9]*)-({NONCE})-([1-9][0-9]*)")
 
 
 class ShareWriter(NamedTuple):
@@ -78,8 +78,16 @@ class SharePlace(Protocol):
         """Bytes of an object; fewer only at its end, none if there is no such object."""
         ...
 
+    def names(self) -> list[str]:
+        """What lies directly below the prefix, directories included."""
+        ...
+
     def lengths(self, directory: str) -> dict[str, int]:
         """The objects in a directory, by name."""
+        ...
+
+    def ages(self, directory: str) -> dict[str, float]:
+        """How many seconds ago each object in a directory was put, by the server's clock, at about this moment."""
         ...
 
     def delete(self, keys: Collection[str]) -> None:
@@ -108,12 +116,22 @@ def pack_of(name: str) -> tuple[ShareWriter, int] | None:
     return None if found is None else (ShareWriter(int(found[1]), found[2]), int(found[3]))
 
 
-def base_name(transaction: int, writer: ShareWriter) -> str:
-    """What a base is called: by its writer too, for a fenced one may be about to put another as of the same number."""
-    return f"{BASES}/{transaction:0{NUMBER_DIGITS}d}-{writer.epoch}-{writer.nonce}"
+class BaseName(NamedTuple):
+    """What the name of a base says: as of which transaction it is, whose, and which of its writer's."""
+
+    transaction: int
+    writer: ShareWriter
+    number: int
 
 
-def base_of(name: str) -> tuple[int, ShareWriter] | None:
-    """As of which transaction a base is and whose; None of another name."""
+def base_name(transaction: int, writer: ShareWriter, number: int) -> str:
+    """What a base is called: by its writer too, for a fenced one may be about to put another as of the same number; and
+    by a number, for one whose put may come late is put anew under another.
+    """
+    return f"{BASES}/{transaction:0{NUMBER_DIGITS}d}-{writer.epoch}-{writer.nonce}-{number}"
+
+
+def base_of(name: str) -> BaseName | None:
+    """What a name says; None of another name."""
     found = _BASE.fullmatch(name)
-    return None if found is None else (int(found[1]), ShareWriter(int(found[2]), found[3]))
+    return None if found is None else BaseName(int(found[1]), ShareWriter(int(found[2]), found[3]), int(found[4]))

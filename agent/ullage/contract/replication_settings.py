@@ -1,0 +1,64 @@
+"""The contract's section `replication`: what a node has commits shipped to, so that they outlive it."""
+
+import enum
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta
+
+from ullage.contract.settings import Settings
+from ullage.contract.units import Duration, Quantity
+
+
+class ReplicationMode(enum.StrEnum):
+    """What a commit promises beyond its node."""
+
+    NONE = "None"
+    ASYNC = "Async"
+
+
+class ReplicationSettings(Settings, frozen=True, kw_only=True):
+    """Commits and content shipped to a bucket while the repository is written."""
+
+    mode: ReplicationMode = ReplicationMode.NONE
+    """With Async, a commit is answered once it is on this node's disk, and shipped a moment later: what was answered
+    and not shipped is lost with the node. With None nothing is shipped."""
+
+    url: Annotated[str, Meta(max_length=1024)] = ""
+    """`s3://BUCKET/PREFIX`. Each node's share lies below it, under the uuid of its repository. The server must keep the
+    conditions of puts (If-Match, If-None-Match), which is tried out at first."""
+
+    endpoint: Annotated[str, Meta(max_length=1024)] = ""
+    """The URL of a server that is not Amazon's."""
+
+    region: Annotated[str, Meta(max_length=64)] = ""
+    """The bucket's region. Empty takes what the agent's environment says."""
+
+    ca_file: Annotated[str, Meta(max_length=1024)] = ""
+    """The absolute path of a file with certificates of further authorities that are believed, as PEM."""
+
+    credentials_file: Annotated[str, Meta(max_length=1024)] = ""
+    """The absolute path of a file with credentials as Amazon's tools keep them. It is read again while it is used, so
+    it may be rotated. Empty takes those of the agent's environment, or its identity."""
+
+    interval: Duration = Duration(1_000)
+    """How long commits are gathered before they are shipped together. It is the least that is lost with a node, and
+    what a bucket's price of a put is paid for."""
+
+    max_held: Quantity = Quantity(1024**3)
+    """How many bytes of log and content may wait for a bucket that does not answer. Beyond that they wait no more, dead
+    content is given back again, and once the bucket answers it gets a new base."""
+
+    retention: Duration = Duration(86_400_000)
+    """How long the bucket can be restored to a point in the past. What dies stays there so long."""
+
+
+def replication_problems(settings: ReplicationSettings) -> Iterator[str]:
+    """What contradicts what."""
+    if settings.mode != ReplicationMode.NONE and not settings.url.startswith("s3://"):
+        yield f"spec.replication.url: {settings.url!r} does not begin with s3://"
+    if settings.endpoint and not settings.endpoint.startswith(("http://", "https://")):
+        yield f"spec.replication.endpoint: {settings.endpoint!r} does not begin with https://"
+    for name, path in (("caFile", settings.ca_file), ("credentialsFile", settings.credentials_file)):
+        if path and not path.startswith("/"):
+            yield f"spec.replication.{name}: {path!r} is no absolute path"

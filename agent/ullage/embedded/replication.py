@@ -1,0 +1,180 @@
+"""Shipping of an open repository, by a thread of its own: what fails is told, tried again, and stops nothing else."""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from ullage.contract import ReplicationMode, ReplicationSettings
+from ullage.embedded.backupplaces import place_of_share
+from ullage.engine.engine import Engine
+from ullage.engine.provenance.store import ProvenanceStore
+from ullage.engine.shipping.shareplace import SharePlace
+from ullage.engine.shipping.shipper import Shipper
+from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import InvalidArgument, ShareFenced
+from ullage.interface.buckets import Bucket, checked_bucket
+from ullage.wire.service import ReplicationState, ReplicationStatus
+
+PATIENCE_SECONDS: Final = 5.0
+"""How long one request is tried; then what waits is looked at, and it is begun again."""
+
+PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds between tries that fail one after the other."""
+
+CLOSING_SECONDS: Final = 30.0
+"""How long a close waits for what is under way."""
+
+TASK: Final = "replication"
+
+
+class Replication:
+    """One share of one repository. `status` may be called from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        place: SharePlace,
+        url: str,
+        owner: str,
+        settings: ReplicationSettings,
+        on_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._engine = engine
+        self._url = url
+        self._interval = settings.interval.seconds
+        self._on_failure = on_failure
+        self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings))
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
+        self._failures = 0
+        self._problem = ""
+        self._is_fenced = False
+
+    def start(self) -> None:
+        """Begin, behind whoever starts it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ship what is left, if the bucket answers, once nobody commits any more."""
+        self._stop.set()
+        self._thread.join(CLOSING_SECONDS)
+        if self._thread.is_alive() or self._is_fenced or self._failures:
+            return
+        if self._try():
+            self._shipper.close()
+
+    def step(self) -> bool:
+        """One round; whether all went well."""
+        return self._try()
+
+    def status(self) -> ReplicationStatus:
+        """How far it is."""
+        figures, log = self._shipper.figures, self._engine.log
+        now = self._engine.clock.now_millis()
+        through = figures.through
+        since = figures.since_millis or self._engine.tap.since_millis
+        return ReplicationStatus(
+            url=self._url,
+            state=self._state(),
+            epoch=figures.epoch,
+            shipped_transaction=through,
+            lag_transactions=max(0, log.durable - through),
+            lag_bytes=figures.waiting_bytes,
+            lag_millis=0 if since is None else max(0, now - since),
+            log_objects=figures.log_objects,
+            packs=figures.packs,
+            bases=figures.bases,
+            shipped_bytes=figures.shipped_bytes,
+            unreadable_contents=figures.unreadable,
+            problem=self._problem,
+        )
+
+    def _state(self) -> ReplicationState:
+        if self._is_fenced:
+            return "fenced"
+        if self._failures:
+            return "failing"
+        return "shipping" if self._shipper.figures.bases or self._shipper.figures.through else "starting"
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and not self._is_fenced:
+            went_well = self._try()
+            pause = self._interval if went_well else PAUSES[min(self._failures, len(PAUSES)) - 1]
+            self._stop.wait(pause)
+
+    def _try(self) -> bool:
+        try:
+            if not self._shipper.has_begun:
+                self._shipper.begin()
+            self._shipper.step()
+        except ShareFenced as error:
+            self._is_fenced = True
+            self._engine.tap.close()
+            self._engine.ledger.shipping_since = 0  # nobody comes for it any more
+            self._tell(error)
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever it is, the repository serves on, and status tells
+            self._failures += 1
+            self._tell(error)
+            if self._shipper.has_begun:
+                self._shipper.absorb()
+            return False
+        self._failures, self._problem = 0, ""
+        return True
+
+    def _tell(self, error: Exception) -> None:
+        if str(error) != self._problem:  # once, and not at each try
+            self._problem = str(error)
+            self._on_failure(TASK, error)
+
+
+def replication_of(
+    engine: Engine, settings: ReplicationSettings, node: str, on_failure: Callable[[str, Exception], None]
+) -> Replication | None:
+    """What spec.replication asks for. UnknownPlugin; InvalidArgument."""
+    if settings.mode == ReplicationMode.NONE:
+        return None
+    if others := engine.identity.implementations:
+        raise InvalidArgument(f"spec.replication ships what is of our own kind, and this has others: {others}")
+    bucket = bucket_of(settings, engine.identity.repository)
+    return Replication(engine, place_of_share(bucket), bucket.url, node, settings, on_failure)
+
+
+def bucket_of(settings: ReplicationSettings, share: str) -> Bucket:
+    """Where a share lies. InvalidArgument."""
+    return checked_bucket(
+        Bucket(
+            url=f"{settings.url.rstrip('/')}/{share}",
+            endpoint=settings.endpoint,
+            region=settings.region,
+            ca_file=settings.ca_file,
+            credentials_file=settings.credentials_file,
+            patience_seconds=PATIENCE_SECONDS,
+        )
+    )
+
+
+def limits_of(settings: ReplicationSettings) -> ShippingLimits:
+    """How much may wait, and how long points to restore to stay."""
+    return ShippingLimits(held_bytes=int(settings.max_held), retention_millis=int(settings.retention))
+
+
+def parts_of(engine: Engine) -> ShippingParts:
+    """What shipping needs of an open repository."""
+    provenance = engine.provenance
+    return ShippingParts(
+        files=engine.files,
+        root=engine.root,
+        identity=lambda: engine.identity,
+        serde=SerDe(),
+        clock=engine.clock,
+        ledger=engine.ledger,
+        log=engine.log,
+        committer=engine.committer,
+        provenance=provenance if isinstance(provenance, ProvenanceStore) else None,
+        swap_files=engine.swap_files,
+        spaces=engine.spaces,
+        reader=engine.reader,
+        tap=engine.tap,
+    )

@@ -1,0 +1,93 @@
+"""Shares in buckets: finding one, the points that it can be restored to, and a repository made of it."""
+
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from ullage.embedded.backupplaces import place_of_share
+from ullage.embedded.repository import open_embedded
+from ullage.embedded.restoreddocument import document_of
+from ullage.engine.backupplace import MANIFEST as BACKUP_MANIFEST
+from ullage.engine.files import OsFiles
+from ullage.engine.shipping.shareplace import EPOCH, MANIFEST, SharePlace
+from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import InvalidArgument, NotABackup
+from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
+from ullage.interface.repository import Bytes
+from ullage.uuids import parse_uuid
+from ullage.wire.upkeep import RestorationReport, SharePoint
+
+
+class FoundShare(NamedTuple):
+    """A share: where it lies, and whose it is."""
+
+    place: SharePlace
+    share: str
+
+
+def share_at(source: str | os.PathLike[str] | Bucket) -> FoundShare | None:
+    """The share that lies at a place, or the only one below it; None if there is none. InvalidArgument: there are
+    several.
+    """
+    if not isinstance(source, Bucket):
+        if not os.fspath(source).startswith(SCHEME):
+            return None
+        source = Bucket(url=os.fspath(source))
+    bucket = checked_bucket(source)
+    place = place_of_share(bucket)
+    names = place.names()
+    if BACKUP_MANIFEST in names:
+        return None
+    if EPOCH in names and MANIFEST in names:
+        return FoundShare(place, bucket.prefix.rpartition("/")[2])
+    found = [name for name in names if _is_uuid(name)]
+    if len(found) > 1:
+        raise InvalidArgument(
+            f"{bucket.url} holds {len(found)} shares: say which, {bucket.url}/{found[0]} or another of {found[1:]}"
+        )
+    return share_at(msgspec.structs.replace(bucket, url=f"{bucket.url}/{found[0]}")) if found else None
+
+
+def _is_uuid(name: str) -> bool:
+    try:
+        parse_uuid(name)
+    except ValueError:
+        return False
+    return True
+
+
+def points_of(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:
+    """The points that a share can be restored to, oldest first. NotABackup: there is none."""
+    found = share_at(source)
+    if found is None:
+        raise NotABackup(f"{source.url if isinstance(source, Bucket) else source} holds no share")
+    return [
+        SharePoint(number=each.number, last_id=each.transaction, millis=each.millis)
+        for each in restore_points(found.place, found.share, SerDe())
+    ]
+
+
+def restore_replicated(
+    found: FoundShare,
+    root: str | os.PathLike[str],
+    containers: dict[str, str],
+    point: int | None,
+    on_progress: Bytes | None,
+) -> RestorationReport:
+    """What `ullage.restore` promises, of a share."""
+    asked = share_to_restore(found.place, found.share, point)
+    identity = identity_in(asked)
+    document = document_of(identity, root, containers)
+    done = 0
+
+    def told(length: int) -> None:
+        nonlocal done
+        done += length
+        if on_progress is not None:
+            on_progress(done, done)  # how much it is in all nobody knows before the end
+
+    report = restore_share(OsFiles(), asked, identity, document.spec, told)
+    with open_embedded(None, document, create=False, maintain=False) as repository:
+        return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))

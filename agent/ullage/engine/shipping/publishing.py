@@ -1,0 +1,150 @@
+"""The manifest of a share: which bases count, and what may go once others do.
+
+    base put | manifest put on condition | remove what no base, dropped one or pin needs
+                ^ commit point
+
+A base serves points until the next one was made, and counts as long as points of that time are retained. What only it
+needs goes a day after it was dropped, and not while somebody's pin names it. Fences stay for ever: a writer that wakes
+after years meets the one at its number. What belongs to higher epochs is another writer's, who may be about to name it.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from ullage.engine.shipping.history import base_head, base_reader
+from ullage.engine.shipping.logobject import decode_log_header
+from ullage.engine.shipping.sharedocs import (
+    DroppedBase,
+    ListedBase,
+    ShareManifest,
+    SharePin,
+    decode_document,
+    encode_document,
+)
+from ullage.engine.shipping.shareplace import (
+    BASES,
+    CONTENT,
+    LOG,
+    MANIFEST,
+    PINS,
+    BaseName,
+    SharePlace,
+    ShareWriter,
+    Taken,
+    base_of,
+    log_name,
+    log_number,
+    pack_of,
+)
+from ullage.errors import BucketUnavailable, ShareFenced
+
+DROPPED_MILLIS: Final = 86_400_000
+"""How long what a dropped base needs stays."""
+
+PIN_SECONDS: Final = 3_600
+"""A reader that has not told so long that it is there is taken for dead. It tells six times as often."""
+
+FENCE_BYTES_MAX: Final = 2 << 10
+"""A fence is no longer than that; what is longer is none, and need not be read."""
+
+
+def publish(
+    place: SharePlace, share: str, writer: ShareWriter, base: ListedBase, retention_millis: int
+) -> ShareManifest:
+    """Have a base counted, and those dropped whose time is over; the manifest that counts. ShareFenced."""
+    found = place.get(MANIFEST)
+    path = f"{place.name}/{MANIFEST}"
+    before = None if found is None else decode_document(found.data, ShareManifest, share, path)
+    if before is not None and base in before.bases:
+        return before
+    manifest = _with(before, share, writer, base, retention_millis)
+    data = encode_document(manifest)
+    try:
+        if found is None:
+            place.put_new(MANIFEST, data)
+        else:
+            place.put_over(MANIFEST, data, found.tag)
+    except (Taken, BucketUnavailable) as error:
+        there = place.get(MANIFEST)
+        if there is None or there.data != data:
+            if isinstance(error, BucketUnavailable):
+                raise
+            raise ShareFenced(f"{path} is another writer's now") from None
+    return manifest
+
+
+def _with(
+    before: ShareManifest | None, share: str, writer: ShareWriter, base: ListedBase, retention_millis: int
+) -> ShareManifest:
+    bases = () if before is None else before.bases
+    dropped = () if before is None else before.dropped
+    now = base.millis
+    ends = [each.millis for each in (*bases, base)][1:]
+    retained = [each for each, end in zip(bases, ends, strict=True) if end >= now - retention_millis]
+    gone = [each for each in bases if each not in retained]
+    return ShareManifest(
+        share=share,
+        epoch=writer.epoch,
+        nonce=writer.nonce,
+        bases=(*retained, base),
+        dropped=(
+            *(each for each in dropped if each.millis > now - DROPPED_MILLIS),
+            *(DroppedBase(base=each, millis=now) for each in gone),
+        ),
+    )
+
+
+def collect(place: SharePlace, share: str, writer: ShareWriter, manifest: ShareManifest) -> int:
+    """Remove what nothing needs once this manifest counts; how many objects."""
+    kept = [*manifest.bases, *(each.base for each in manifest.dropped), *_pinned(place, share)]
+    first = min(kept, key=lambda each: each.next_log)
+    names = {each.name for each in kept}
+    needed = {pack.name for name in names for pack in base_head(base_reader(place, name, share))[1]}
+    unneeded = [
+        *_old_log(place, share, first.next_log),
+        *(name for name in place.lengths(CONTENT) if name not in needed and _is_before(name, first, writer)),
+        *(name for name in place.lengths(BASES) if name not in names and _is_mine_or_older(base_of(name), writer)),
+        *_dead_pins(place),
+    ]
+    place.delete(unneeded)
+    return len(unneeded)
+
+
+def _old_log(place: SharePlace, share: str, next_log: int) -> Iterator[str]:
+    for name, length in place.lengths(LOG).items():
+        number = log_number(name)
+        if number is None or number >= next_log:
+            continue
+        if length > FENCE_BYTES_MAX or not _is_fence(place, share, number):
+            yield name
+
+
+def _is_fence(place: SharePlace, share: str, number: int) -> bool:
+    found = place.get(log_name(number))
+    return found is None or decode_log_header(found.data, share, number, log_name(number))[0].is_fence
+
+
+def _is_before(name: str, first: ListedBase, writer: ShareWriter) -> bool:
+    """Whether a pack was put before the first base that is kept: what log objects behind it need was put later."""
+    found = pack_of(name)
+    if found is None:
+        return False
+    by, number = found
+    if by == first.writer:
+        return number < first.next_pack
+    return by.epoch <= first.writer.epoch <= writer.epoch
+
+
+def _is_mine_or_older(found: BaseName | None, writer: ShareWriter) -> bool:
+    return found is not None and (found.writer == writer or found.writer.epoch < writer.epoch)
+
+
+def _pinned(place: SharePlace, share: str) -> Iterable[ListedBase]:
+    for key in place.lengths(PINS):
+        found = place.get(key)
+        if found is not None:
+            yield decode_document(found.data, SharePin, share, f"{place.name}/{key}").base
+
+
+def _dead_pins(place: SharePlace) -> Iterable[str]:
+    return (key for key, age in place.ages(PINS).items() if age > PIN_SECONDS)

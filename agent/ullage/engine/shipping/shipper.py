@@ -1,0 +1,424 @@
+"""Ships what a repository commits to a share, behind the commits: nobody waits for it.
+
+    begin   take the log over | the share has this history: go on behind it; else a new base
+    step    what is durable | packs of what lives at its end | log object | hold what died since then no longer
+                                                                ^ commit point: a point to restore to
+
+What died after the last log object stays on the disk until it is shipped: so everything that lives at the end of the
+next one can be read, whenever it died. Beyond a bound nothing waits any more, and a new base follows.
+
+Steps raise BucketUnavailable and BucketRefused, and may be tried again: what was under way is put again as it was.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ullage.engine.model import ContentClaim, Operation, ResourceClaimGone
+from ullage.engine.shipping.baseobject import BaseHeader
+from ullage.engine.shipping.basing import FrozenMoment, keep_mostly_live, missing_in
+from ullage.engine.shipping.contentpack import PACK_CONTENTS_MAX, pack_length, pack_pieces
+from ullage.engine.shipping.history import KnownShare, ShippedMark, known_share, leave_mark, take_mark
+from ullage.engine.shipping.logical import Claimants, LogicalView
+from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
+from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.shipping.probing import probe
+from ullage.engine.shipping.publishing import collect, publish
+from ullage.engine.shipping.sharedocs import SHARE_FORMAT, ListedBase
+from ullage.engine.shipping.shareplace import EPOCH, SharePlace, base_name, pack_name
+from ullage.engine.shipping.shippedcontent import IN_LOG, ShippedContent
+from ullage.engine.shipping.shippingparts import ShippingFigures, ShippingLimits, ShippingParts
+from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, VolumeAway
+
+DEFAULTS: Final = ShippingLimits()
+
+UNREADABLE: Final = (ContentCorrupt, ContentMissing, VolumeAway)
+"""What a content may be here, and is where it is restored."""
+
+
+@dataclass(slots=True)
+class WaitingTransaction:
+    """One that is to be shipped, as it leaves the node. `new_bytes` are those of contents that it names."""
+
+    id: int
+    millis: int
+    payload: bytes
+    operations: Sequence[Operation]
+    new_bytes: int
+
+
+@dataclass(slots=True)
+class _ObjectUnderWay:
+    """A log object that is being put, or was and may be there."""
+
+    batch: LogBatch
+    last: int
+    taken: int
+    claims: list[tuple[ContentClaim, int]] = field(default_factory=list)
+
+
+class Shipper:
+    """One share of an open repository. For one thread, but for `figures`, which is replaced whole."""
+
+    def __init__(self, parts: ShippingParts, place: SharePlace, owner: str, limits: ShippingLimits = DEFAULTS) -> None:
+        """`owner` is who writes, for people. Call `begin` once the repository is open."""
+        self._parts = parts
+        self._place = place
+        self._owner = owner
+        self._limits = limits
+        self._share = parts.identity().repository
+        self._logical = LogicalView()
+        self._content = ShippedContent()
+        self._waiting: list[WaitingTransaction] = []
+        self._waiting_bytes = 0
+        self._under_way: _ObjectUnderWay | None = None
+        self._writer: LogWriter | None = None
+        self._mark: ShippedMark | None = None
+        self._containers: frozenset[str] = frozenset()
+        self._next_pack = self._next_base = 1
+        self._base: ListedBase | None = None
+        self._log_bytes = self._base_bytes = 0
+        self._next_log = 1
+        self._through = 0
+        self.figures = ShippingFigures()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it writes the share."""
+        return self._writer is not None
+
+    def begin(self) -> None:
+        """Take the share over, and see what it has. BucketRefused: the bucket keeps no conditions. ShareFenced;
+        BucketUnavailable: begin once more.
+        """
+        found = self._place.get(EPOCH)
+        if found is None:
+            probe(self._place)
+        self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
+        writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde)
+        known = known_share(self._place, self._share, self._parts.serde)
+        self._writer = writer
+        self._note(epoch=writer.writer.epoch)
+        durable = self._parts.log.durable
+        waiting = self._taken_in(durable)
+        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, waiting, durable):
+            self._parts.tap.lose()
+            return
+        self._go_on(known, waiting)
+
+    def step(self) -> None:
+        """Ship what is durable; whatever is under way first."""
+        if self._base is not None:
+            self._publish(self._base)
+        if self._parts.tap.is_lost:
+            self._make_base()
+        self._absorb(self._parts.log.durable)
+        try:
+            while (self._waiting or self._under_way) and not self._parts.tap.is_lost:
+                self._ship()
+        except ContentReclaimed:  # by whoever had it open meanwhile, and held nothing back for shipping
+            self._give_up()
+        if self._is_log_long():
+            self._make_base()
+
+    def _is_log_long(self) -> bool:
+        """Whether it is time for a base: a restoration reads all behind the last one."""
+        assert self._writer is not None, "it has begun"
+        objects = self._writer.number - self._next_log
+        is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes)
+        # What lies in a container that the base does not name could not be restored.
+        is_wider = bool(self._parts.identity().containers.keys() - self._containers)
+        return is_large or is_wider or objects > self._limits.log_objects_max
+
+    def absorb(self) -> None:
+        """Between tries: note what has become durable, and give up what waits where that is too much."""
+        self._absorb(self._parts.log.durable)
+
+    def close(self) -> None:
+        """Leave a mark, by which the next start knows that the share has this history, if all was shipped."""
+        if self._writer is not None and self._under_way is None and self._through == self._parts.log.last_id:
+            leave_mark(self._parts.files, self._parts.root, self._writer.writer, self._through)
+
+    def _go_on(self, known: KnownShare, waiting: list[WaitingTransaction]) -> None:
+        self._content, self._containers = known.content, known.containers
+        self._log_bytes, self._base_bytes, self._next_log = known.log_bytes, known.base_bytes, known.next_log
+        self._waiting = [each for each in waiting if each.id > known.last]
+        self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
+        self._reach(known.last)
+
+    def _taken_in(self, durable: int) -> list[WaitingTransaction]:
+        found = []
+        for id, millis, operations in self._parts.tap.through(durable):
+            logical = self._logical.of(operations)
+            claimants = Claimants()
+            claimants.take(logical)
+            new_bytes = sum(claim.length for claim in claimants.in_use())
+            payload = self._parts.serde.encode(millis, logical)
+            found.append(WaitingTransaction(id, millis, payload, logical, new_bytes))
+        return found
+
+    def _absorb(self, durable: int) -> None:
+        if self._parts.tap.is_lost:
+            self._give_up()
+            return
+        new = self._taken_in(durable)
+        self._waiting += new
+        self._waiting_bytes += sum(len(each.payload) + each.new_bytes for each in new)
+        if self._waiting_bytes > self._limits.held_bytes:
+            self._give_up()
+        self._note()
+
+    def _give_up(self) -> None:
+        """Nothing waits any more, and nothing is held for it: a new base follows."""
+        self._parts.tap.lose()
+        self._waiting, self._waiting_bytes = [], 0
+        self._parts.ledger.shipping_since = 0
+        self._note()
+
+    def _reach(self, last: int) -> None:
+        self._through = last
+        self._parts.ledger.shipping_since = max(1, last)
+        self._note()
+
+    def _ship(self) -> None:
+        writer = self._writer
+        assert writer is not None, "it has begun"
+        if self._under_way is None:
+            self._under_way = self._prepared()
+        under_way = self._under_way
+        writer.append(under_way.batch)
+        for claim, pack in under_way.claims:
+            self._content.add(claim, pack)
+        size = sum(map(len, under_way.batch.payloads)) + sum(len(each.data) for each in under_way.batch.contents)
+        self._log_bytes += size
+        self._under_way = None
+        for each in self._waiting[: under_way.taken]:
+            self._waiting_bytes -= len(each.payload) + each.new_bytes
+            for operation in each.operations:
+                if isinstance(operation, ResourceClaimGone):
+                    self._content.forget(operation.index)
+        del self._waiting[: under_way.taken]
+        figures = self.figures
+        self._note(log_objects=figures.log_objects + 1, shipped_bytes=figures.shipped_bytes + size)
+        self._reach(under_way.last)
+
+    def _prepared(self) -> _ObjectUnderWay:
+        """The next log object, after all that it needs was put."""
+        taken, claims = self._cut()
+        some = self._waiting[:taken]
+        under_way = _ObjectUnderWay(LogBatch(0, 0, ()), some[-1].id, taken)
+        small, large = self._parted([claim for claim in claims if self._content.pack_of(claim) is None])
+        packs = [self._put_pack(group, under_way.claims) for group in self._grouped(large)]
+        under_way.claims += [(each.claim, IN_LOG) for each in small]
+        payloads = [each.payload for each in some]
+        named = [pack for pack in packs if pack is not None]
+        under_way.batch = LogBatch(some[0].id, some[-1].millis, payloads, small, named)
+        return under_way
+
+    def _cut(self) -> tuple[int, list[ContentClaim]]:
+        """How many of those that wait go into the next log object, and what of them lives at its end."""
+        claimants = Claimants()
+        payload_bytes = new_bytes = taken = 0
+        for each in self._waiting[:TRANSACTIONS_MAX]:
+            payload_bytes, new_bytes = payload_bytes + len(each.payload), new_bytes + each.new_bytes
+            is_full = payload_bytes > self._limits.batch_payload_bytes or new_bytes > self._limits.batch_content_bytes
+            if taken and is_full:
+                break
+            claimants.take(each.operations)
+            taken += 1
+        return taken, claimants.in_use()
+
+    def _parted(self, claims: list[ContentClaim]) -> tuple[list[SmallContent], list[ContentClaim]]:
+        """Those that ride in the log object, read; and the others."""
+        small: list[SmallContent] = []
+        large: list[ContentClaim] = []
+        rest = self._limits.batch_small_bytes
+        for claim in claims:
+            if claim.length > self._limits.small_bytes or claim.length > rest:
+                large.append(claim)
+                continue
+            try:
+                data = self._parts.reader.read(claim, 0, claim.length)
+            except UNREADABLE:
+                self._note(unreadable=self.figures.unreadable + 1)  # unavailable here, and where it is restored
+                continue
+            small.append(SmallContent(claim, data))
+            rest -= claim.length
+        return small, large
+
+    def _grouped(self, claims: Sequence[ContentClaim]) -> Iterator[list[ContentClaim]]:
+        """For a pack each; fewer packs than a log object may name."""
+        pack_bytes = max(self._limits.pack_bytes, sum(claim.length for claim in claims) // (PACKS_MAX // 2))
+        group: list[ContentClaim] = []
+        size = 0
+        for claim in claims:
+            if group and (size + claim.length > pack_bytes or len(group) == PACK_CONTENTS_MAX):
+                yield group
+                group, size = [], 0
+            group.append(claim)
+            size += claim.length
+        if group:
+            yield group
+
+    def _put_pack(self, claims: list[ContentClaim], put: list[tuple[ContentClaim, int]]) -> NamedPack | None:
+        """Put a pack of those that can be read, which are noted; None if none can."""
+        writer = self._writer
+        assert writer is not None, "it has begun"
+        while claims:
+            number, self._next_pack = self._next_pack, self._next_pack + 1
+            name = pack_name(writer.writer, number)
+            length = pack_length(claims)
+            pieces = _Watched(pack_pieces(self._share, writer.writer, number, claims, self._read))
+            try:
+                self._place.put_pieces(name, pieces, length)
+            except Exception:
+                if pieces.failure is None:
+                    raise
+            if pieces.failure is not None:
+                # What was put of it nobody names. The next has a name of its own: this one may come late.
+                if not isinstance(pieces.failure, UNREADABLE):
+                    raise pieces.failure
+                readable = [claim for claim in claims if self._is_readable(claim)]
+                self._note(unreadable=self.figures.unreadable + len(claims) - len(readable))
+                claims = readable
+                continue
+            told = self._content.add_pack(name, sum(claim.length for claim in claims))
+            put += [(claim, told) for claim in claims]
+            figures = self.figures
+            self._note(packs=figures.packs + 1, shipped_bytes=figures.shipped_bytes + length)
+            return NamedPack(name, length)
+        return None
+
+    def _read(self, claim: ContentClaim) -> Iterator[bytes]:
+        return self._parts.reader.stream(claim, 0, claim.length)
+
+    def _is_readable(self, claim: ContentClaim) -> bool:
+        try:
+            self._parts.reader.verify(claim)
+        except UNREADABLE:
+            return False
+        return True
+
+    def _make_base(self) -> None:
+        """See `basing.py`. What waits from the frozen moment on goes into log objects behind it."""
+        parts = self._parts
+        if parts.tap.is_lost:
+            self._settle()
+            self._waiting, self._waiting_bytes = [], 0
+            parts.tap.open()
+            try:
+                self._base = self._new_base()
+            except BaseException:
+                self._give_up()  # what is behind a base that is not there counts for nothing
+                raise
+        else:
+            self._base = self._new_base()
+        self._publish(self._base)
+
+    def _new_base(self) -> ListedBase:
+        moment = FrozenMoment(self._parts, self._logical)
+        try:
+            return self._put_base(moment)
+        finally:
+            moment.close()
+
+    def _settle(self) -> None:
+        """Put what is under way: only then is the next number known."""
+        if self._under_way is not None:
+            assert self._writer is not None, "it has begun"
+            self._writer.append(self._under_way.batch)
+            self._under_way = None
+
+    def _put_base(self, moment: FrozenMoment) -> ListedBase:
+        writer = self._writer
+        assert writer is not None, "it has begun"
+        self._containers = frozenset(moment.identity.containers)
+        keep_mostly_live(self._content, moment)
+        for group in self._grouped_lazily(moment):
+            noted: list[tuple[ContentClaim, int]] = []
+            self._put_pack(group, noted)
+            for claim, pack in noted:
+                self._content.add(claim, pack)
+        packs = [NamedPack(name, length) for name, length in self._content.names.values()]
+        header = BaseHeader(
+            format=SHARE_FORMAT,
+            share=self._share,
+            epoch=writer.writer.epoch,
+            nonce=writer.writer.nonce,
+            transaction=moment.transaction,
+            millis=moment.millis,
+            next_log=writer.number,
+        )
+        number, self._next_base = self._next_base, self._next_base + 1
+        name = base_name(moment.transaction, writer.writer, number)
+        pieces = _Watched(moment.pieces(header, packs))
+        self._place.put_pieces(name, pieces, moment.length)
+        if pieces.failure is not None:  # and what was put is none
+            raise pieces.failure
+        self._base_bytes, self._log_bytes, self._next_log = moment.length, 0, writer.number
+        self._waiting = [each for each in self._waiting if each.id > moment.transaction]
+        self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
+        self._reach(moment.transaction)
+        return ListedBase(
+            name=name,
+            transaction=moment.transaction,
+            millis=moment.millis,
+            next_log=writer.number,
+            next_pack=self._next_pack,
+        )
+
+    def _grouped_lazily(self, moment: FrozenMoment) -> Iterator[list[ContentClaim]]:
+        """What the share lacks, in groups for a pack each; a group is noted before the next is asked for."""
+        group: dict[ContentClaim, None] = {}
+        size = 0
+        for claim in missing_in(self._content, moment):
+            if claim in group:
+                continue
+            if group and (size + claim.length > self._limits.pack_bytes or len(group) == PACK_CONTENTS_MAX):
+                yield sorted(group, key=lambda each: (each.resource, each.offset))
+                group, size = {}, 0
+                if self._content.pack_of(claim) is not None:
+                    continue
+            group[claim] = None
+            size += claim.length
+        if group:
+            yield sorted(group, key=lambda each: (each.resource, each.offset))
+
+    def _publish(self, base: ListedBase) -> None:
+        """From here on restorations begin with it."""
+        writer = self._writer
+        assert writer is not None, "it has begun"
+        manifest = publish(self._place, self._share, writer.writer, base, self._limits.retention_millis)
+        self._base = None
+        self._note(bases=self.figures.bases + 1)
+        collect(self._place, self._share, writer.writer, manifest)
+
+    def _note(self, **known: int) -> None:
+        waiting = self._waiting
+        self.figures = self.figures._replace(
+            through=self._through,
+            since_millis=waiting[0].millis if waiting else None,
+            waiting_bytes=self._waiting_bytes,
+            waiting_transactions=len(waiting),
+            **known,
+        )
+
+
+class _Watched:
+    """Pieces, and what went wrong with them: a place may tell it in words of its own, or take it for their end."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise

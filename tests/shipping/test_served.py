@@ -1,0 +1,101 @@
+"""`ullage serve --replicate-to`: a service whose node is lost, and what is there again."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ullage
+from tests.cli.test_commands import ullage as run
+from tests.places import Place
+from tests.service.running import Running, document_at, process, until
+from ullage.contract import ReplicationMode, ReplicationSettings
+from ullage.wire.service import ReplicationStatus
+from ullage_agent.cli.serve import with_replication
+
+KB = 1024
+
+
+def replicating(bucket: Place, **settings: object) -> dict[str, Any]:
+    """The section of a document."""
+    assert bucket.bucket is not None
+    where = {"url": f"s3://{bucket.bucket.name}/replicas", "endpoint": bucket.bucket.endpoint}
+    return {"replication": {"mode": ReplicationMode.ASYNC, **where, **settings}}
+
+
+def replication(repository: ullage.Repository) -> ReplicationStatus:
+    found = repository.state().replication
+    assert found is not None
+    return found
+
+
+def has_shipped(repository: ullage.Repository) -> bool:
+    """Whether all that was committed is in the bucket, as the service says."""
+    state = repository.state()
+    found = state.replication
+    return found is not None and found.shipped_transaction >= state.log.durable_transaction > 0
+
+
+@pytest.fixture
+def lost(bucket: Place, tmp_path: Path) -> tuple[dict[str, bytes], str]:
+    """A service of which nothing is left but the bucket: its handles, and where its share lies."""
+    with process(tmp_path, **replicating(bucket)) as node, ullage.connect(node.start()) as repository:
+        until(lambda: replication(repository).bases == 1, "the share is begun")
+        contents = [os.urandom(size) for size in (10, 100 * KB, 12 << 20)]
+        handles = {repository.handles.put(data): data for data in contents}
+        repository.handles.delete(repository.handles.put(b"deleted"))
+        until(lambda: has_shipped(repository), "all is shipped")
+        share = replication(repository).url
+        node.kill()
+    return handles, share
+
+
+def test_what_was_shipped_is_there_when_the_node_is_not(
+    lost: tuple[dict[str, bytes], str], bucket: Place, tmp_path: Path
+) -> None:
+    """Handles with their ids, restored by the command line; at the first point none was there."""
+    handles, share = lost
+    assert bucket.bucket is not None
+    at = ("--endpoint", bucket.bucket.endpoint)
+    points = json.loads(run("backup", "points", share, *at, "--json").stdout)["points"]
+    shown = run("backup", "points", share, *at, "--last", "1").stdout.splitlines()
+    said = run("restore", share.rpartition("/")[0], tmp_path / "again", *at)  # the only one below
+
+    assert "0 problems" in said.stdout + said.stderr
+    assert shown[-1].split()[0] == str(points[-1]["number"])
+    with ullage.open(tmp_path / "again") as again:
+        for id, data in handles.items():
+            assert again.handles.get(id) == data
+    run("restore", share, tmp_path / "first", *at, "--generation", points[0]["number"])
+    with ullage.open(tmp_path / "first") as first, pytest.raises(ullage.errors.HandleNotFound):
+        first.handles.head(next(iter(handles)))
+
+
+def test_a_bucket_that_is_gone_is_told_and_stops_nothing(
+    bucket: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits go on; status, metrics and the command line say what is not shipped, and why."""
+    monkeypatch.setattr("ullage.embedded.replication.PATIENCE_SECONDS", 0.5)
+    settings = replicating(bucket, endpoint="http://127.0.0.1:9")
+    with Running(document_at(tmp_path / "r", **settings)) as running, ullage.connect(running.url) as repository:
+        id = repository.handles.put(b"kept")
+        until(lambda: replication(repository).state == "failing", "it is told")
+        found = replication(repository)
+        metrics = running.server.metrics.text().decode()
+        shown = run("status", "--url", running.url).stdout
+        assert repository.handles.get(id) == b"kept"
+
+    assert "did not serve" in found.problem
+    assert found.lag_transactions > 0
+    assert "ullage_replication_failing 1.0" in metrics
+    assert f"replication to {found.url}: fails" in shown
+
+
+def test_the_bucket_can_be_an_option(tmp_path: Path) -> None:
+    """What the option says counts, and the rest as the document has it."""
+    document = document_at(tmp_path, replication={"region": "eu-north-1"})
+    made = with_replication(document, "s3://flows/replicas").spec.replication
+    assert made == ReplicationSettings(mode=ReplicationMode.ASYNC, url="s3://flows/replicas", region="eu-north-1")
+    assert with_replication(document, None) is document
