@@ -100,9 +100,9 @@ forecast-full: $(STAMP) ## Twenty worlds for each kind of dead byte: it came bac
 rot-full: $(STAMP) ## Flip every bit and cut at every length, and salvage what is ruined: half an hour
 	@ULLAGE_ROT_SAMPLE=1 ULLAGE_SALVAGE_ROUNDS=100 tools/stage rot $(BIN)/python -m pytest -n 2 -rP --timeout 3600 tests/rot
 
-nifi-full: $(STAMP) ## Repositories that NiFi's own classes write, surveyed, reclaimed and opened by them; surveys beside a NiFi at work; needs Maven; NIFI_SRC names more source; half an hour
+nifi-full: $(STAMP) ## A hundred repositories that NiFi's own classes write, surveyed, reclaimed, rewritten, stopped at each call, and opened by them; surveys beside a NiFi at work; needs Maven; NIFI_SRC names more source; MINUTES=40 with one SEED, goes on where it was
+	@ULLAGE_SEED=$(SEED) ULLAGE_NIFI_MINUTES=$(MINUTES) tools/stage "NiFi, seed $(SEED)" $(BIN)/python -m tests.nifi.full
 	@ULLAGE_NIFI_FULL=1 tools/stage "hostile NiFi" $(BIN)/python -m pytest -n 2 --timeout 3600 tests/nifi
-	@ULLAGE_SEED=$(SEED) tools/stage "NiFi, seed $(SEED)" $(BIN)/python -m tests.nifi.full
 
 fuzz-full: MINUTES = 10
 fuzz-full: $(STAMP) ## Hostile bytes for an agent, MINUTES=10 with one SEED, and for every parser; guided by coverage if atheris is installed

@@ -135,6 +135,29 @@ FLEET_OPERATOR: Final = (
     ("Reconciliations", "ops", "By outcome.", f"sum by (outcome) (rate(ullage_operator_reconciles_total{{%s}}{RATE}))", "{{outcome}}"),
 )  # fmt: skip
 
+NIFI: Final = (
+    ("Content repository", "bytes", "All its files, by use.", "ullage_nifi_content_bytes{%s}", "{{instance}} {{use}}"),
+    ("Dead share", "percentunit", "Of all files, what no FlowFile has.", 'sum by (instance) (ullage_nifi_content_bytes{%s,use=~"dead_.*"}) / sum by (instance) (ullage_nifi_content_bytes{%s})', "{{instance}}"),
+    ("Disk to live", "none", "Bytes on the disk for each live one.", 'sum by (instance) (ullage_nifi_content_allocated_bytes{%s}) / sum by (instance) (ullage_nifi_content_bytes{%s,use="live"} > 0)', "{{instance}}"),
+    ("Free", "bytes", "What the volumes have left.", "ullage_nifi_volume_free_bytes{%s}", "{{instance}} {{container}}"),
+    ("Used", "percentunit", "Of the volumes.", "1 - ullage_nifi_volume_free_bytes{%s} / ullage_nifi_volume_size_bytes{%s}", "{{instance}} {{container}}"),
+    ("Full in", "s", "At the pace of the last hour; nothing where it does not fill.", "ullage_nifi_volume_free_bytes{%s} / (- deriv(ullage_nifi_volume_free_bytes{%s}[1h]) > 0)", "{{instance}} {{container}}"),
+    ("Comes back if emptied", "bytes", "What no other queue holds, live and dead.", "ullage_nifi_queue_alone_bytes{%s}", "{{instance}} {{queue}}"),
+    ("Dead bytes pinned", "bytes", "In the files of each queue; others may hold them too.", "ullage_nifi_queue_dead_bytes{%s}", "{{instance}} {{queue}}"),
+    ("Content waiting", "bytes", "Of the FlowFiles of each queue.", "ullage_nifi_queue_bytes{%s}", "{{instance}} {{queue}}"),
+    ("FlowFiles waiting", "short", "By queue.", "ullage_nifi_queue_flowfiles{%s}", "{{instance}} {{queue}}"),
+    ("Waiting since", "s", "How long the first of a queue waits.", "time() - ullage_nifi_queue_oldest_timestamp_seconds{%s}", "{{instance}} {{queue}}"),
+    ("Pinned by age", "bytes", "Dead bytes by the FlowFile that waits longest in a file.", "ullage_nifi_waiting_dead_bytes{%s}", "{{instance}} {{waiting}}"),
+    ("Pinned by size", "bytes", "Dead bytes by the largest FlowFile in a file.", "ullage_nifi_size_dead_bytes{%s}", "{{instance}} {{size}}"),
+    ("Content files", "short", "On the disk.", "ullage_nifi_content_files{%s}", "{{instance}}"),
+    ("FlowFiles", "short", "In all queues.", "ullage_nifi_flowfiles{%s}", "{{instance}}"),
+    ("Content not on the disk", "short", "FlowFiles that NiFi will fail to read: 0 is right.", "ullage_nifi_unreadable_flowfiles{%s}", "{{instance}}"),
+    ("Survey succeeded", "bool", "0 if the last one failed.", "ullage_nifi_survey_success{%s}", "{{instance}}"),
+    ("Age of the survey", "s", "Values are of this moment.", "time() - ullage_nifi_survey_timestamp_seconds{%s}", "{{instance}}"),
+    ("Survey takes", "s", "The last one, or that which goes on.", "ullage_nifi_survey_duration_seconds{%s}", "{{instance}}"),
+    ("Files not readable", "short", "Damaged or missing files of NiFi's: 0 is right.", "ullage_nifi_survey_damages{%s}", "{{instance}}"),
+)  # fmt: skip
+
 
 def variable(name: str, of: str) -> dict[str, Any]:
     """One that Grafana fills from the label of a series."""
@@ -148,7 +171,7 @@ def panel(number: int, row: tuple[str, str, str, str, str], selector: str) -> di
     """One graph, two side by side."""
     title, unit, description, expression, legend = row
     source = {"type": "prometheus", "uid": "${datasource}"}
-    target = {"datasource": source, "expr": expression % selector, "legendFormat": legend, "refId": "A"}
+    target = {"datasource": source, "expr": expression.replace("%s", selector), "legendFormat": legend, "refId": "A"}
     return {
         "id": number + 1,
         "type": "timeseries",
@@ -161,13 +184,13 @@ def panel(number: int, row: tuple[str, str, str, str, str], selector: str) -> di
     }
 
 
-def dashboard(name: str, panels: list[dict[str, Any]]) -> str:
-    """A whole one, in Grafana's JSON."""
+def dashboard(name: str, panels: list[dict[str, Any]], *, title: str = "", of: str = "ullage_build_info") -> str:
+    """A whole one, in Grafana's JSON. `of`: a metric that each instance has which is to be chosen from."""
     source = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Data source"}
-    templates = [source, variable("job", "ullage_build_info"), variable("instance", 'ullage_build_info{job=~"$job"}')]
+    templates = [source, variable("job", of), variable("instance", f'{of}{{job=~"$job"}}')]
     made = {
         "uid": f"ullage-{name}",
-        "title": f"Ullage / {name}",
+        "title": title or f"Ullage / {name}",
         "editable": False,
         "schemaVersion": 39,
         "tags": ["ullage"],
@@ -231,6 +254,9 @@ def texts(definitions: Mapping[Path, str]) -> dict[Path, str]:
     fleet = [panel(i, row, AGENT if row in FLEET else OPERATOR) for i, row in enumerate(FLEET + FLEET_OPERATOR)]
     made[CHART / "files/dashboards/node.json"] = dashboard("node", node)
     made[CHART / "files/dashboards/fleet.json"] = dashboard("fleet", fleet)
+    nifi = [panel(i, row, AGENT) for i, row in enumerate(NIFI)]
+    title = "NiFi content repository: what pins it"
+    made[CHART / "files/dashboards/nifi.json"] = dashboard("nifi", nifi, title=title, of="ullage_nifi_survey_success")
     rows = values_table((CHART / "values.yaml").read_text(encoding="utf-8"))
     made[CHART / "README.md"] = README_HEAD + "\n".join(rows) + "\n"
     return made

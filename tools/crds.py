@@ -216,6 +216,7 @@ def column(name: str, path: str, kind: str = "string", description: str = "", pr
 
 
 AGE: Final = column("Age", ".metadata.creationTimestamp", "date")
+REASON: Final = '.status.conditions[?(@.type=="Ready")].reason'
 CONDITION: Final = '.status.conditions[?(@.type=="{0}")].status'
 
 
@@ -288,10 +289,11 @@ def _backups() -> dict[str, Any]:
             column("Phase", ".status.phase"),
             column("Current", CONDITION.format("BackupCurrent"), description="Whether it is not too old, and whole"),
             column("Verified", CONDITION.format("BackupVerified"), description="Whether it was read, and is whole"),
-            column("Done", ".status.nodesDone", "integer"),
-            column("Nodes", ".status.nodes", "integer"),
-            column("Last", ".status.lastSuccess", "date", "When every node was last backed up"),
-            column("Next", ".status.nextRun", description="When the next run is due"),
+            column("Nodes Done", ".status.nodesDone", "integer", "Nodes that are done with the last run"),
+            column("Nodes", ".status.nodes", "integer", "Nodes that the last run is about"),
+            column("Last Success", ".status.lastSuccess", "date", "For when the last run was due that had every node"),
+            column("Next Run", ".status.nextRun", description="When the next run is due, in UTC"),
+            column("Reason", REASON, description="Why it waits, or how the last run ended", priority=1),
             column("Schedule", ".spec.schedule", priority=1),
             column("Bucket", ".spec.bucket", priority=1),
             AGE,
@@ -309,8 +311,11 @@ def _restores() -> dict[str, Any]:
             column("Repository", ".spec.repository"),
             column("Node", ".spec.node"),
             column("Phase", ".status.phase"),
+            column("Reason", REASON, description="Why it waits, or how it ended"),
             column("Progress", ".status.progress", description="Of the present step: copying, then checking"),
-            column("Place", ".status.place", priority=1),
+            column("Generation", ".status.generation", "integer", "Which was brought back; 0: none yet", priority=1),
+            column("Backup", ".spec.backup", description="The ContentBackup that wrote it", priority=1),
+            column("Place", ".status.place", description="Where the backup lies", priority=1),
             AGE,
         ],
         selectable=[".spec.repository"],

@@ -16,9 +16,9 @@ back. Open one on this machine's disks, or connect to one that a service serves;
 
 `repository.handles`, `.queues`, `.provenance`, `.reclamation` and `.leases` say what each of them promises;
 `ullage.errors` has one class for each thing that a program handles differently, all of them `UllageError`s.
-`ullage.aio` is the same for programs of asyncio. `ullage.initialize`, `ullage.repair`, `ullage.restore` and
-`ullage.salvage` are for a repository of this machine that nobody has open. Sizes are bytes, times are milliseconds
-since 1970.
+`ullage.aio` is the same for programs of asyncio. `ullage.initialize`, `ullage.repair`, `ullage.restore`,
+`ullage.restore_some` and `ullage.salvage` are for a repository of this machine that nobody has open. Sizes are bytes,
+times are milliseconds since 1970.
 """
 
 import importlib
@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from ullage.client.node import Node, Resolver
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
-    from ullage.embedded.upkeep import generations, initialize, repair, restore, restore_points, salvage, verify_backup
+    from ullage.embedded.upkeep import (
+        generations,
+        initialize,
+        repair,
+        restore,
+        restore_points,
+        restore_some,
+        salvage,
+        verify_backup,
+    )
     from ullage.enums import EventType, GivenBack, HolderKind, Lifetime, SpaceUse
     from ullage.errors import UllageError
     from ullage.interface.buckets import Bucket
@@ -82,6 +91,7 @@ __all__ = [
     "repair",
     "restore",
     "restore_points",
+    "restore_some",
     "salvage",
     "verify_backup",
 ]
@@ -115,6 +125,7 @@ _HOMES = {
     "repair": "ullage.embedded.upkeep",
     "restore": "ullage.embedded.upkeep",
     "restore_points": "ullage.embedded.upkeep",
+    "restore_some": "ullage.embedded.upkeep",
     "salvage": "ullage.embedded.upkeep",
     "verify_backup": "ullage.embedded.upkeep",
 }

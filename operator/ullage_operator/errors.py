@@ -26,6 +26,11 @@ def is_changed(error: Exception) -> bool:
     return isinstance(error, ApiError) and error.status in (404, 409)
 
 
+def is_invalid(error: Exception) -> bool:
+    """Whether an object was refused for what would stand in it."""
+    return isinstance(error, ApiError) and error.status == 422
+
+
 def is_namespace_ending(error: Exception) -> bool:
     """Whether something was refused because its namespace is being deleted. The words are the API server's."""
     return isinstance(error, ApiError) and error.status == 403 and "because it is being terminated" in str(error)

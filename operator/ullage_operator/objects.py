@@ -4,20 +4,21 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from ullage.contract import (
     API_VERSION,
     REPOSITORY_LABEL,
+    ClusterRecord,
     ContentRepository,
     ContentRepositorySpec,
     ContractError,
     RepositoryStatus,
     millis_of,
     parse,
-    record_of,
+    status_of,
     time_of,
 )
 from ullage_operator.settings import PodSettings
@@ -154,7 +155,7 @@ def made(kind: str, metadata: Object, **rest: Any) -> Object:
 def event_object(about: Object, event: tuple[str, str, str], now_millis: int) -> Object:
     """A Kubernetes Event: type, reason and message; `about`: names an object of its namespace."""
     kind, reason, message = event
-    name = f"{about['name']}.{digest([about['uid'], reason, message, now_millis], 16)}"[-253:]
+    name = f"{about['name']}.{digest([about['uid'], reason, message, now_millis], 16)}"[-253:].lstrip("-.")
     said = {
         "involvedObject": about,
         "reason": reason,
@@ -188,6 +189,18 @@ def confined(user: int = USER, capabilities: Sequence[str] = ()) -> Object:
     return {**context, "runAsNonRoot": True} if user else context
 
 
+TROUBLE_MAX: Final = 500
+"""Characters that are kept of what a pod said last, or of why a status cannot be read: a status names several."""
+
+Told = TypeVar("Told", bound=ClusterRecord)
+
+
+def told_of(kind: type[Told], found: Mapping[str, Any]) -> tuple[Told, str]:
+    """What the status of an object says, and in words why it cannot be read, as `status_of` has both."""
+    status, problem = status_of(kind, found.get("status"))
+    return status, f"the status of {found['metadata']['name']} cannot be read: {problem}"[:TROUBLE_MAX] * bool(problem)
+
+
 class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
     """A ContentRepository as it is. `document` is None where `problem` says what is wrong with it."""
 
@@ -203,11 +216,13 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
 
     is_going: bool = False
     status: RepositoryStatus = RepositoryStatus()
+    trouble: str = ""
+    """Why its status cannot be read; see told_of."""
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> "RepositoryObject":
         """From what the API server says."""
-        metadata = found["metadata"]
+        metadata, (status, trouble) = found["metadata"], told_of(RepositoryStatus, found)
         document, problem = None, ""
         try:
             document = parse({key: found.get(key) or {} for key in ("apiVersion", "kind", "metadata", "spec")})
@@ -223,7 +238,8 @@ class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):
             problem=problem,
             pause=(metadata.get("annotations") or {}).get(PAUSED),
             is_going="deletionTimestamp" in metadata,
-            status=record_of(RepositoryStatus, found.get("status") or {}),
+            status=status,
+            trouble=trouble,
         )
 
     @property

@@ -16,11 +16,10 @@ from ullage.contract import (
     RestoreStatus,
     RunSpec,
     RunStatus,
-    millis_of,
     record_of,
 )
 from ullage_operator.authority import CertificateAuthority
-from ullage_operator.objects import RepositoryObject
+from ullage_operator.objects import TROUBLE_MAX, RepositoryObject, told_of
 
 RELEASE: Final = "ullage.dev/release"
 """Annotation of a ContentRepositoryNode whose content is lost for good. Its value is the uid of that very object:
@@ -34,9 +33,6 @@ LEAN_METADATA: Final = ("name", "namespace", "uid", "labels", "resourceVersion",
 
 STARTING: Final = ("ContainerCreating", "PodInitializing")
 """What every pod waits for at first."""
-
-TROUBLE_MAX: Final = 500
-"""Characters that are kept of what a pod said last: a status names several."""
 
 Document = Mapping[str, Any]
 
@@ -108,11 +104,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
         """From what the API server says; msgspec.ValidationError if the spec is nonsense. A status that is, as
         an agent can write it, is no reason to know nothing of its node.
         """
-        metadata, status, trouble = found["metadata"], NodeStatus(), ""
-        try:
-            status = _status_of(found.get("status") or {})
-        except (msgspec.ValidationError, ValueError, OverflowError) as error:
-            trouble = f"the status of {metadata['name']} cannot be read: {error}"[:TROUBLE_MAX]
+        metadata, (status, trouble) = found["metadata"], told_of(NodeStatus, found)
         return cls(
             name=metadata["name"],
             uid=metadata["uid"],
@@ -126,17 +118,6 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             version=metadata["resourceVersion"],
             created=metadata.get("creationTimestamp", ""),
         )
-
-
-def _status_of(found: Document) -> NodeStatus:
-    """What an agent says; ValueError or OverflowError for a time that no calendar has, though it looks like one."""
-    status: NodeStatus = record_of(NodeStatus, found)
-    ticket = status.ticket
-    times = [status.heartbeat, *((ticket.started, ticket.ended) if ticket is not None else ())]
-    for time in (*times, *(each.last_transition_time for each in status.conditions)):
-        if time is not None:
-            millis_of(time)
-    return status
 
 
 class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +142,8 @@ class AskedObject(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     generation: int
     created: str
+    trouble: str = ""
+    """Why its status cannot be read: then that is an empty one, and is written anew as a whole."""
 
 
 class _Metadata(TypedDict):
@@ -188,12 +171,10 @@ class RunObject(AskedObject, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, found: Document) -> "RunObject":
-        """From what the API server says."""
-        return cls(
-            **_metadata_of(found),
-            spec=record_of(RunSpec, found["spec"]),
-            status=record_of(RunStatus, found.get("status") or {}),
-        )
+        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
+        status, trouble = told_of(RunStatus, found)
+        spec = record_of(RunSpec, found["spec"])
+        return cls(**_metadata_of(found), spec=spec, status=status, trouble=trouble)
 
 
 class BackupObject(AskedObject, frozen=True, kw_only=True):
@@ -208,12 +189,10 @@ class BackupObject(AskedObject, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, found: Document) -> "BackupObject":
-        """From what the API server says."""
-        return cls(
-            **_metadata_of(found),
-            spec=record_of(BackupSpec, found["spec"]),
-            status=record_of(BackupStatus, found.get("status") or {}),
-        )
+        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
+        status, trouble = told_of(BackupStatus, found)
+        spec = record_of(BackupSpec, found["spec"])
+        return cls(**_metadata_of(found), spec=spec, status=status, trouble=trouble)
 
 
 class RestoreObject(AskedObject, frozen=True, kw_only=True):
@@ -224,12 +203,10 @@ class RestoreObject(AskedObject, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, found: Document) -> "RestoreObject":
-        """From what the API server says."""
-        return cls(
-            **_metadata_of(found),
-            spec=record_of(RestoreSpec, found["spec"]),
-            status=record_of(RestoreStatus, found.get("status") or {}),
-        )
+        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
+        status, trouble = told_of(RestoreStatus, found)
+        spec = record_of(RestoreSpec, found["spec"])
+        return cls(**_metadata_of(found), spec=spec, status=status, trouble=trouble)
 
 
 class PlanningRun(msgspec.Struct, frozen=True, kw_only=True):

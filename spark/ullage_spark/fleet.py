@@ -69,6 +69,11 @@ BUSY_SECONDS: Final = 300.0
 a node takes of one account: who gives up after some seconds costs it the task four times, and then the job.
 """
 
+SILENCE_SECONDS: Final = 25.0
+"""How long the socket of a node may say nothing amid a table: as long as its connection over Flight, where gRPC notices
+that a process is stopped. A node waits for ten seconds for memory, and looking for rows it says something as often.
+"""
+
 AGAIN_SECONDS: Final = 0.5
 """Between two looks at the whole fleet: where Kubernetes lists it, nodes come and go meanwhile."""
 
@@ -268,7 +273,8 @@ def table_of(settings: SourceOptions, node: FleetNode, wanted: TableTicket) -> p
     place = _socket_place(settings, node)
     if place is not None:
         with suppress(UllageError):  # Flight gives it, or says what is wrong
-            return local_table(SocketClient(place.path, place.token, identity=place.identity), wanted)
+            client = SocketClient(place.path, place.token, SILENCE_SECONDS, identity=place.identity)
+            return local_table(client, wanted)
     return flight_of(settings, node).table(wanted)
 
 

@@ -12,6 +12,7 @@ import yaml
 from tests.cluster.debian import program
 from tests.cluster.tools import tool
 from tests.operator.support import repository
+from ullage_agent.cli.nifi_metrics import NIFI_TABLE, PREFIX as NIFI_PREFIX
 from ullage_agent.service.metrics import PREFIX, TABLE, MetricKind
 from ullage_operator.metrics import REGISTRY
 from ullage_operator.rbac import (
@@ -288,8 +289,8 @@ def test_runbooks_are_where_they_are_published() -> None:
 
 
 def test_alerts_and_dashboards_name_metrics_that_exist() -> None:
-    """Those of the agent's table and of the operator's registry."""
-    exist = {
+    """Those of the agent's table, of what watches a NiFi, and of the operator's registry."""
+    exist = {NIFI_PREFIX + entry.name for entry in NIFI_TABLE} | {
         f"{PREFIX}{e.name}{end}"
         for e in TABLE
         for end in (("_bucket", "_sum", "_count") if e.kind is MetricKind.TIMED else ("",))
@@ -302,7 +303,7 @@ def test_alerts_and_dashboards_name_metrics_that_exist() -> None:
     boards = [json.loads(next(iter(o["data"].values()))) for o in objects if o["kind"] == "ConfigMap"]
     expressions = [r["expr"] for r in rules] + [t["expr"] for b in boards for p in b["panels"] for t in p["targets"]]
     named = {n for e in expressions for n in re.findall(r"\bullage_\w+", e)}
-    assert len(boards) == 2
+    assert len(boards) == 3
     assert len(named) > 20
     assert named <= exist
 
@@ -328,7 +329,7 @@ def test_each_alert_has_a_runbook_and_two_cases() -> None:
     """One that fires, one that is silent; promtool runs them."""
     rules = yaml.safe_load((CHART / "files/alerts.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
     cases = yaml.safe_load((ROOT / "tests/chart/alerts_test.yaml").read_text(encoding="utf-8"))["tests"]
-    assert len(rules) == 28
+    assert len(rules) == 30
     for rule in rules:
         text = (ROOT / rule["annotations"]["runbook_url"]).read_text(encoding="utf-8")
         assert re.findall("^## (.*)", text, re.MULTILINE) == ["Meaning", "Impact", "Diagnosis", "Mitigation"]

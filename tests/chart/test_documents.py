@@ -25,6 +25,7 @@ TYPED_ELSEWHERE = {
     "kubectl ullage logs": REGISTRY,
     "kubectl -n ullage-system logs": REGISTRY,
     "kubectl debug": REGISTRY,
+    "kubectl exec": "tests/nifi/test_watch.py",
     "oras discover": "tests/chart/test_install.py",
     "kubectl delete pvc": "tests/cluster/test_operator_volumes.py",
     "kubectl delete pv ": "tests/cluster/test_operator_volumes.py",

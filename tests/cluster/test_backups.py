@@ -74,8 +74,10 @@ def test_a_backup_is_written_by_every_node_and_told(fleet: Fleet, operator: Oper
     assert [each["node"] for each in told["results"]] == ["worker-2", "worker-0", "worker-1"]
     operator.until("people are told", lambda: "ReadyFalse" in events(fleet, place))
     shown = fleet.kubectl("get", "contentbackups", *here)
-    columns = ["NAME", "REPOSITORY", "PHASE", "CURRENT", "VERIFIED", "DONE", "NODES", "LAST", "NEXT"]
-    assert shown.split()[:9] == columns
+    columns = ["NAME", "REPOSITORY", "PHASE", "CURRENT", "VERIFIED", "NODES DONE", "NODES", "LAST SUCCESS", "NEXT RUN"]
+    assert shown.split()[:12] == " ".join(columns).split()
+    wide = fleet.kubectl("get", "contentbackups", *here, "-o", "wide")
+    assert {"REASON", "SCHEDULE", "BUCKET"} <= set(wide.split())
     assert "Failed" in shown
     template = fleet.get("daemonset", "flows-ullage", *here)["spec"]["template"]["spec"]
     [mount] = [m for m in template["containers"][0]["volumeMounts"] if m["mountPath"] == "/etc/ullage/buckets/s3"]

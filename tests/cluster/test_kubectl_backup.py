@@ -85,7 +85,8 @@ def test_a_restoration_is_asked_for_before_its_repository_and_followed(
     wrong: list[tuple[str, ...]] = [(), both, ("--from-node", "n", "--place", "s3://a/b")]
     for words in wrong:
         assert "say --backup" in person.says("restore", "flows", "--node", "worker-0", *words, code=ExitCode.USAGE)
-    asked = person.says("restore", "flows", "--node", "worker-1", "--backup", "nightly", "--no-wait", "-o", "json")
+    unwaited = ("--no-wait", "-o", "json")
+    asked = person.says("restore", "flows", "--node", "worker-1", "--backup", "nightly", "--generation", "7", *unwaited)
     fleet.apply(backup(place, schedule="0 2 * * *", suspend=True))
 
     def play() -> None:
@@ -98,7 +99,8 @@ def test_a_restoration_is_asked_for_before_its_repository_and_followed(
     code, said, _ = finished(operator, person, *asks, play=play)
     assert (code, said) == (0, "completed: worker-0, generation 7 of s3://flows/backups/old\n")
     assert told(fleet, place, "worker-1")["place"] == f"s3://flows/backups/{place}/flows/worker-1"
-    assert fleet.get("contentrestore", json.loads(asked)["name"], "-n", place)["spec"]["backup"] == "nightly"
+    spec = fleet.get("contentrestore", json.loads(asked)["name"], "-n", place)["spec"]
+    assert (spec["backup"], spec["generation"]) == ("nightly", 7)
     assert "cannot begin: There is a repository on node worker-0" in person.says(*asks, code=ExitCode.CLOSED)
 
 

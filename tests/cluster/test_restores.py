@@ -66,12 +66,16 @@ def test_a_node_is_told_before_it_begins_and_every_cell_is_met(fleet: Fleet, ope
         restore(place, "none", "worker-1", backup="no-such-backup"),
     )
     looks.until("late", "Ready NodeNotEmpty", "Stalled NodeNotEmpty", words="release")
+    assert "NodeNotEmpty" in fleet.kubectl("get", "contentrestore", "late", *here)
     looks.until("nowhere", "Ready Waiting", "Reconciling Waiting", words="no-such-node")
     looks.until("other", "Ready BucketNotAllowed", "Stalled BucketNotAllowed")
     looks.until("none", "Ready NoBackup", "Stalled NoBackup", "Reconciling HandsOff")
-    fleet.apply(restore(place, "again", "worker-1", backup="nightly"))
+    with pytest.raises(ClusterError, match=r"spec\.generation"):
+        fleet.apply(restore(place, "wrong", "worker-1", backup="nightly", generation=0))
+    fleet.apply(restore(place, "again", "worker-1", backup="nightly", generation=7))
     mine = f"s3://flows/backups/{place}/flows/worker-1"
     operator.until("another place", lambda: told(fleet, place, "worker-1")["place"] == mine)
+    assert told(fleet, place, "worker-1")["backupGeneration"] == 7
     fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused=true", *here)
     looks.until("again", "Ready HandsOff", "Stalled HandsOff")
 

@@ -1,11 +1,12 @@
 """What somebody gets who may create ContentRepositories in a namespace, and nothing else: against a real API server.
 
 Such a tenant has the operator make pods. None of what the tenant can say may make of them root on a node, another's
-directory or another's secret.
+directory or another's secret. Who may write statuses as well harms no object but their own by what they write there.
 """
 
 import json
 import ssl
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,21 @@ from cryptography import x509
 
 from tests.cluster.errors import ClusterError
 from tests.cluster.fleet import Fleet
-from tests.cluster.operator_process import ROOTS, Operator, condition, repository, template, token_of_pod
-from tests.cluster.workloads import made
-from ullage.contract import object_name
+from tests.cluster.operator_process import (
+    ROOTS,
+    Operator,
+    condition,
+    now_text,
+    objects,
+    repository,
+    say,
+    say_ready,
+    template,
+    token_of_pod,
+)
+from tests.cluster.test_backups import BUCKETS, NODES, ready, report, status, tickets
+from tests.cluster.workloads import backup, made, restore, run
+from ullage.contract import Condition, ConditionStatus, NodeStatus, object_name
 from ullage_agent.node.certificate import NodeCertificate
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError
 from ullage_agent.service.kubernetes import ApiServer
@@ -25,6 +38,56 @@ from ullage_operator.settings import OperatorSettings
 
 NODE = "worker-0"
 KINDS = ["contentrepositories", "reclamationruns", "contentbackups", "contentrestores"]
+
+NEVER = "2026-02-30T00:00:00Z"
+LAST = "9999-12-31T23:59:59Z"
+CROWD = [
+    {"type": f"Theirs{number}", "status": "True", "reason": "X", "message": "", "lastTransitionTime": now_text()}
+    for number in range(16)
+]
+"""As many conditions as there is room for."""
+
+RUNNING = {"phase": "Running", "run": "r", "scheduled": LAST, "started": LAST}
+
+HOSTILE: dict[str, tuple[dict[str, Any], ...]] = {
+    "contentbackup": (
+        {"phase": "Running"},
+        {"phase": "Running", "run": "r" * 128},
+        {"started": NEVER, "phase": "Completed"},
+        {"scheduled": LAST, "ended": LAST, "nextRun": LAST, "lastSuccess": LAST, "phase": "Completed"},
+        {"verification": {"phase": "Running"}},
+        {"verification": RUNNING | {"samplePercentage": 100, "seed": 2**63 - 1}, **RUNNING, "run": "other"},
+        {"verification": {"lastCompleted": NEVER, "askedSince": LAST}},
+        {"conditions": [CROWD[0] | {"lastTransitionTime": NEVER}]},
+        {"results": [{"node": "n" * 100_000, "report": {"id": "i", "state": "Failed", "ended": NEVER}}]},
+        {"message": "m" * 300_000, "nodes": 2**63 - 1, "bytes": 2**63 - 1},
+    ),
+    "contentrestore": (
+        {"phase": "Running"},
+        {"phase": "Running", "place": "s3://others/b", "started": NEVER},
+        {"phase": "Completed", "ended": NEVER},
+    ),
+    "reclamationrun": (
+        {"phase": "Running", "started": NEVER},
+        {"phase": "Running", "started": LAST},
+        {"phase": "Completed", "ended": NEVER},
+        {"results": [{"node": "n", "report": {"id": "i", "state": "Running", "started": NEVER}}]},
+    ),
+    "contentrepository": (
+        {"planning": {"nextRun": NEVER, "lastRun": NEVER}},
+        {"window": {"opens": NEVER}},
+        {"conditions": [CROWD[0] | {"lastTransitionTime": NEVER}]},
+    ),
+}
+WRONG: tuple[dict[str, Any], ...] = (
+    {"phase": "Exploded"},
+    {"started": "yesterday"},
+    {"nodes": 1.5, "files": -1, "bytes": "many"},
+    {"results": [{"node": "n", "report": {"id": "i", "state": "Failed"}}] * 17},
+    {"conditions": [*CROWD, CROWD[0] | {"type": "More"}]},
+    {"run": "r" * 129, "verification": {"samplePercentage": 101}},
+)
+"""What the API server itself refuses."""
 
 
 class Tenant:
@@ -116,7 +179,8 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
     assert {each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each} == allowed
     secrets = [each["secret"] for each in pod["volumes"] if "secret" in each]
     assert [each["secretName"] for each in secrets] == ["flows-ullage-tls", "flows-ullage-bucket-theirs"]
-    assert secrets[1]["items"] == [{"key": "credentials", "path": "credentials"}]
+    assert secrets[1]["items"] == [{"key": key, "path": key} for key in ("credentials", "ca.crt")]
+    assert secrets[1]["optional"]
     (starts,), (agent,) = pod["initContainers"], pod["containers"]
     assert (starts["image"], agent["image"]) == (OperatorSettings().agent_image, "agent:1")
     assert starts["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
@@ -235,3 +299,151 @@ def test_nobody_asks_for_a_certificate_in_an_agent_s_name(
         tenant.kubectl("patch", *patch, '--patch={"status": {"certificateRequest": "y"}}')
     tenant.kubectl("patch", *patch, '--patch={"status": {"version": "1"}}')
     assert fleet.field("{.status.certificateRequest}", f"contentrepositorynode/{patch[1]}", place) == "x"
+
+
+def asked_for(place: str, kind: str, number: int) -> dict[str, Any]:
+    """An object of this kind that has little to do."""
+    name = f"{kind[7:9]}{number}"
+    return {
+        "contentbackup": lambda: backup(place, name, schedule="0 0 1 1 *", verify={"schedule": "0 0 1 1 *"}),
+        "contentrestore": lambda: restore(place, name, "no-such-node"),
+        "reclamationrun": lambda: run(place, NODES[0], name, suspend=True),
+        "contentrepository": lambda: repository(place, {"nodeSelector": {"nobody": "has"}}, name),
+    }[kind]()
+
+
+def say_all(fleet: Fleet, objects: Iterable[dict[str, Any]], statuses: Iterable[dict[str, Any]]) -> None:
+    """As a tenant does who may write to these statuses."""
+    said = [
+        {key: each[key] for key in ("apiVersion", "kind")}
+        | {"metadata": {k: each["metadata"][k] for k in ("name", "namespace")}}
+        | {"status": status}
+        for each, status in zip(objects, statuses, strict=True)
+    ]
+    how = ("--server-side", "--subresource=status", "--force-conflicts", "--filename=-")
+    fleet.kubectl("apply", *how, stdin="".join(f"---\n{json.dumps(each)}\n" for each in said))
+
+
+def test_no_status_that_a_tenant_writes_stops_anything_near_it(fleet: Fleet, operator: Operator, place: str) -> None:
+    """Of each kind: other backups of the repository run, other repositories are seen, and each bad status is replaced
+    by what is so.
+    """
+    here = ("--namespace", place)
+    operator.runs(place, BUCKETS)
+    for node in NODES:
+        say_ready(fleet, place, node)
+    fleet.apply(backup(place, "victim", suspend=True))
+    for wrong in WRONG:
+        with pytest.raises(ClusterError, match=r"(?i)invalid|too many|duplicate"):
+            say(fleet, place, "contentbackup", "victim", wrong)
+
+    hostile = [(kind, n, status) for kind, statuses in HOSTILE.items() for n, status in enumerate(statuses)]
+    asked = [asked_for(place, kind, number) for kind, number, _ in hostile]
+    fleet.apply(*asked)
+    say_all(fleet, asked, [status for _, _, status in hostile])
+    for kind in ("contentbackup", "contentrestore", "reclamationrun"):
+        say(fleet, place, kind, asked_for(place, kind, 1)["metadata"]["name"], {"conditions": CROWD})
+    fleet.apply(backup(place, "healthy"), repository(place, {"nodeSelector": {"nobody": "has"}}, "neighbour"))
+    operator.until("the healthy one has begun", lambda: set(tickets(fleet, place)) == set(NODES))
+    for node, ticket in tickets(fleet, place).items():
+        say_ready(fleet, place, node, backup=report(ticket, filesDone=2**63 - 1))
+    operator.until("it has ended", lambda: ready(fleet, place, "healthy") == "Completed")
+    operator.until("a neighbour is seen", lambda: condition(fleet, place, "Accepted", "neighbour") == "True")
+    assert status(fleet, place, "healthy")["files"] == 2**63 - 1
+    bad: dict[str, str] = {}
+
+    def all_mended() -> bool:
+        bad.clear()
+        for each in fleet.get("contentbackups,contentrestores,reclamationruns,contentrepositories", *here)["items"]:
+            said = each.get("status") or {}
+            is_told = any(condition["type"] == "Ready" for condition in said.get("conditions", ()))
+            if NEVER in str(said) or "Theirs" in str(said) or not said.get("observedGeneration") or not is_told:
+                bad[each["metadata"]["name"]] = str(said)[:300]
+        return not bad
+
+    try:
+        operator.until("all are put right", all_mended)
+    except ClusterError as error:
+        raise AssertionError(f"left as they were: {bad}") from error
+    assert condition(fleet, place, "Stalled") == "False"
+    assert not operator.is_logged('"exc_info"')
+    assert not operator.is_logged("Traceback")
+
+
+@pytest.fixture
+def refusing(fleet: Fleet) -> Iterator[Callable[[str], None]]:
+    """Has the API server refuse any status of the objects of this name."""
+    kind = "ValidatingAdmissionPolicy"
+
+    def refuse(name: str) -> None:
+        rule = {
+            "apiGroups": ["ullage.dev"],
+            "apiVersions": ["*"],
+            "operations": ["UPDATE"],
+            "resources": ["contentbackups/status"],
+        }
+        spec = {
+            "failurePolicy": "Fail",
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": f"object.metadata.name != '{name}'", "message": "no status for this one"}],
+        }
+        bound = {"policyName": "refusing", "validationActions": ["Deny"]}
+        version = "admissionregistration.k8s.io/v1"
+        fleet.apply(made(version, kind, "refusing", spec=spec), made(version, f"{kind}Binding", "refusing", spec=bound))
+
+    yield refuse
+    names = ("validatingadmissionpolicybinding/refusing", "validatingadmissionpolicy/refusing")
+    fleet.kubectl("delete", *names, "--ignore-not-found")
+
+
+def test_a_status_that_is_refused_for_good_harms_its_own_object_alone(
+    fleet: Fleet, operator: Operator, place: str, refusing: Callable[[str], None]
+) -> None:
+    """As where an object has become too large for any: the next backup runs, and the repository is well."""
+    operator.runs(place, BUCKETS)
+    for node in NODES:
+        say_ready(fleet, place, node)
+    refusing("a-refused")
+
+    def is_refused() -> bool:
+        fleet.apply(backup(place, "a-refused", suspend=True))
+        try:
+            say(fleet, place, "contentbackup", "a-refused", {"message": now_text()})
+        except ClusterError:
+            return True
+        return False
+
+    operator.until("the policy holds", is_refused)
+    fleet.apply(backup(place, "healthy"))
+    operator.until("the healthy one has begun", lambda: set(tickets(fleet, place)) == set(NODES))
+    for node, ticket in tickets(fleet, place).items():
+        say_ready(fleet, place, node, backup=report(ticket))
+    operator.until("it has ended", lambda: ready(fleet, place, "healthy") == "Completed")
+    assert condition(fleet, place, "Stalled") == "False"
+    assert operator.is_logged("status refused")
+
+
+def test_conditions_of_others_leave_an_agent_its_room(
+    fleet: Fleet, operator: Operator, place: str, tmp_path: Path
+) -> None:
+    """Where somebody has filled the list of a node, or wrote a time that no calendar has, its agent still says how it
+    is.
+    """
+    operator.runs(place)
+    api = agent_of(fleet, place, tmp_path)
+    name = object_name("flows", NODES[0])
+    say(fleet, place, "contentrepositorynode", name, {"conditions": CROWD, "backup": _report(NEVER)})
+    found = api.read()
+    assert found is not None
+    assert found.status == NodeStatus()
+    mine = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Serves", last_transition_time=now_text())
+
+    api.write(NodeStatus(version="1", heartbeat=now_text(), conditions=(mine,)))
+
+    told = objects(fleet, place)[NODES[0]]["status"]
+    assert [each["type"] for each in told["conditions"]] == ["Ready"]
+    assert told["version"] == "1"
+
+
+def _report(time: str) -> dict[str, Any]:
+    return {"id": "i", "state": "Failed", "started": time}

@@ -342,7 +342,8 @@ def test_its_backups_are_listed_verified_and_counted(repository: Repository, tmp
     drawn = [repository.verify_backup(destination, sample=0.5, seed=4) for _ in range(2)]
     assert drawn[0] == drawn[1]
     assert (drawn[0].files, drawn[0].seed) == (found.files, 4)
-    assert repository.verify_backup(destination, sample=0).read_files == 0
+    with pytest.raises(InvalidArgument, match="above 0"):
+        repository.verify_backup(destination, sample=0)
     damaged = next((tmp_path / "backup" / "content" / "c1").iterdir())
     damaged.unlink()
     told = repository.verify_backup(destination).damaged

@@ -21,6 +21,8 @@ from ullage.errors import BucketUnavailable, InvalidArgument, NotABackup, Reposi
 from ullage.wire.upkeep import BackupVerification, Keep
 from ullage_agent.cli.app import app
 
+KB = 1024
+
 
 def verified(place: Place, generation: int | None = None, sample: float = 1.0, seed: int = 1) -> BackupVerification:
     """What is found."""
@@ -93,9 +95,30 @@ def test_a_sample_reads_a_share_and_looks_for_all(workshop: Workshop, place: Pla
     assert 6 <= finds.count(2) <= 26
     assert 0.25 < sum(each.read_files for each in found) / sum(each.files for each in found) < 0.55
     assert verified(place, sample=0.4, seed=7) == found[7]
-    assert verified(place, sample=0).read_files == 0
-    with pytest.raises(InvalidArgument, match="from 0 to 1"):
-        ullage.verify_backup(place.folder, sample=1.1)
+    for nonsense in (0, 0.0, -0.1, 1.1):
+        with pytest.raises(InvalidArgument, match="above 0, up to 1"):
+            ullage.verify_backup(place.folder, sample=nonsense)
+
+
+def test_the_smallest_sample_reads_all_records_and_one_content_at_least(workshop: Workshop, place: Place) -> None:
+    """Damage of a snapshot, or of what was swapped out, is found by any sample; of content some sample finds it."""
+    small = {"swap_threshold": 2, "swap_batch": 1}
+    repository = workshop.make(claims={"max_flow_files": 1}, flow_file=small, archive={"enabled": False})
+    put_each(repository, "q", [bytes([number]) * KB for number in range(12)])
+    repository.backup(place.to, keep=Keep(last=2))
+    put_each(repository, "q", [b"later"])
+    repository.backup(place.to)
+    records = [path for name in ("flowfile", "swap") for path in (place.folder / name).iterdir()]
+    assert {path.name.partition("-")[0] for path in records} > {"snapshot"}
+
+    seen = [verified(place, sample=1e-9, seed=seed) for seed in range(30)]
+    assert min(each.read_files for each in seen) > len(records)
+    assert max(each.read_files for each in seen) < seen[0].files
+    for path in records:
+        flip(path, 10)
+    assert {each.path for each in verified(place, sample=1e-9).damaged} == {
+        str(path.relative_to(place.folder)) for path in records
+    }
 
 
 def test_each_file_is_drawn_whatever_becomes_of_the_others(workshop: Workshop, place: Place) -> None:

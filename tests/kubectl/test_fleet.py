@@ -6,7 +6,8 @@ import pytest
 
 from ullage.contract import ConditionStatus, time_of
 from ullage.contract.conditions import TABLE
-from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_cells, span
+from ullage_agent.kubectl.ages import span
+from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_cells
 from ullage_agent.kubectl.status import show_fleet
 
 NOW = 1_772_323_200_000
@@ -130,3 +131,79 @@ def test_when_dead_bytes_come_back_is_summed(capsys: pytest.CaptureFixture[str])
         ["back", "6.0", "MiB", "when", "a", "window", "opens"],
         ["back", "2.0", "MiB", "when", "readers", "let", "go"],
     ]
+
+
+def test_a_time_that_no_calendar_has_is_not_known() -> None:
+    """A heartbeat that somebody wrote by hand keeps nobody from seeing the rest."""
+    [told] = fleet_document(repository(), [node("a", heartbeat="2026-02-30T00:00:00Z")], [], NOW)["nodes"]
+    assert (told["ready"], told["secondsSinceHeartbeat"]) == ("Unknown", None)
+
+
+def backup(name: str, spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    """One that wrote all nodes two hours ago."""
+    done = {"phase": "Completed", "nodes": 3, "nodesDone": 3, "bytes": 3 << 20, "lastSuccess": time_of(NOW - 7_200_000)}
+    metadata = {"namespace": "data", "name": name, "creationTimestamp": time_of(NOW)}
+    asked = {"repository": "flows", "bucket": "s3://flows/b", "schedule": "0 2 * * *", **(spec or {})}
+    return {"metadata": metadata, "spec": asked, "status": {**done, **status}}
+
+
+def shown(capsys: pytest.CaptureFixture[str], *backups: dict[str, Any], restores: tuple[Any, ...] = ()) -> list[str]:
+    show_fleet(fleet_document(repository(), [], [], NOW, backups, restores), 20)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_backups_stand_there_with_what_was_read_of_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How old the last whole one is, when the next is due, and how its verification went; those of others do not."""
+    monkeypatch.setenv("COLUMNS", "120")
+    whole = {"phase": "Completed", "lastCompleted": time_of(NOW - 3_600_000), "samplePercentage": 5}
+    damaged = {**whole, "damagedSince": time_of(NOW), "nodesDamaged": 2, "damage": "n1: content/c1/1: it is missing"}
+    lines = shown(
+        capsys,
+        backup("nightly", nextRun=time_of(NOW + 72_000_000), verification=whole),
+        backup("hurt", verification=damaged),
+        backup("young", {"schedule": "", "suspend": True}, phase="Pending", nodesDone=0, lastSuccess=None),
+        backup("busy", verification={"phase": "Running", "nodes": 3, "nodesDone": 1, "nodesFailed": 1}),
+        backup("theirs", {"repository": "others"}),
+    )
+    found = {line.split()[0]: " ".join(line.split()[1:]) for line in lines if line and not line.startswith(" ")}
+    assert found["nightly"] == "Completed 3 of 3 3.0 MiB 2h ago in 20h whole 60m ago, 5 % read"
+    assert found["hurt"].endswith("2h ago - damage on 2 nodes")
+    assert found["young"] == "Pending 0 of 3 3.0 MiB never suspended not asked for"
+    assert found["busy"].endswith("running, 1 of 3, 1 failed")
+    assert "theirs" not in found
+
+
+def test_what_is_wrong_with_a_backup_stands_below_it_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage is in two conditions, and in one line; what never ran, or is not asked for, is no trouble."""
+    monkeypatch.setenv("COLUMNS", "120")
+    damage = "n1: content/c1/1: it is missing"
+    conditions = [
+        {"type": type, "status": "False", "reason": "Damaged", "message": damage}
+        for type in ("BackupCurrent", "BackupVerified")
+    ]
+    stalled = {"type": "Stalled", "status": "True", "reason": "NodeNotEmpty", "message": "There is a repository."}
+    calm = [
+        {"type": "BackupCurrent", "status": "False", "reason": "Never"},
+        {"type": "BackupVerified", "status": "Unknown", "reason": "NotAsked"},
+        {"type": "Stalled", "status": "False", "reason": "Working"},
+    ]
+    restores = (
+        {
+            "metadata": {"namespace": "data", "name": "back"},
+            "spec": {"repository": "flows", "node": "n1", "place": "s3://flows/b/n1"},
+            "status": {"phase": "Running", "progress": "40 %", "conditions": [stalled]},
+        },
+    )
+    lines = shown(capsys, backup("calm", conditions=calm), backup("hurt", conditions=conditions), restores=restores)
+    told = [line.strip() for line in lines if line.startswith(("  backup", "  restore"))]
+    assert told == [
+        f"backup hurt: BackupCurrent is False and BackupVerified is False, Damaged: {damage}",
+        "restore back: Stalled is True, NodeNotEmpty: There is a repository.",
+    ]
+    names = [line.split()[0] for line in lines if line.startswith(("calm", "hurt"))]
+    assert names == ["hurt", "calm"]
+    assert any(line.split() == ["back", "n1", "Running", "40", "%", "s3://flows/b/n1"] for line in lines)

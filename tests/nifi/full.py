@@ -1,35 +1,44 @@
 """`make nifi-full`: seeded repositories of NiFi's own classes against what they held, and what NiFi has of them once
-they were reclaimed; surveys beside a busy NiFi.
+they were reclaimed, or their survivors brought together; surveys beside a busy NiFi.
 
 ULLAGE_SEED is where the seeds begin, ULLAGE_NIFI_SAMPLES how many there are of each version; NIFI_SRC names a checkout
-of a NiFi release besides the one in Maven Central. Needs a JDK and Maven. `--busy` leaves the seeded ones out. A
-reclaim of every tenth one is stopped at each of its calls; NiFi judges some of these.
+of a NiFi release besides the one in Maven Central. Needs a JDK and Maven. What was judged with these sources is not
+judged again, so that the next call goes on; ULLAGE_NIFI_MINUTES ends it between two cases. Each tenth seed is stopped
+at each call of a reclaim, and of a rewrite; NiFi judges some of these.
 """
 
+import hashlib
+import json
 import os
 import random
 import subprocess
-import sys
 import tempfile
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
+import ullage.nifi
+from bench.harness import SOURCES
 from tests.nifi.judged import JudgedSample, check_events, check_reclaim, check_stops
 from tests.nifi.samples import command, home_of_sample, told, told_of
 from tests.nifi.test_reclaim import live_of_sample
+from tests.nifi.test_rewrite import held
 from tests.nifi.test_survey import LATER_MILLIS, live_of, sizes, survey
 from ullage.clock import Clock
 from ullage.nifi.moment import NiFiMoment
 from ullage.nifi.survey import NiFiSurvey
 from ullage.nifi.surveying import survey_nifi
 
+KEPT = Path("build") / "nifi-full.json"
 SURVEYS = 200
 STOPPED = 10
 """Of so many seeds the reclaim of one is stopped at each of its calls."""
 
 JUDGED_STOPS = 8
-FLOWFILES_MIN = 1_000
-"""What a busy NiFi holds before it is surveyed."""
+FLOWFILES = 10_000
+"""About what a busy NiFi holds."""
 
 
 def check_sample(place: Path) -> None:
@@ -47,8 +56,8 @@ def check_sample(place: Path) -> None:
     assert found.dead_middles + found.dead_tails == held - live
 
 
-def check_beside(java: list[str], place: Path, seed: int) -> tuple[int, int, int]:
-    """Surveys while NiFi works: each is right about the transaction that it names.
+def check_beside(java: list[str], place: Path, seed: int, surveys: int, flowfiles: int) -> tuple[int, int, int]:
+    """Surveys while NiFi works, one after the other: each is right about the transaction that it names.
 
     Returns how many transactions happened, how many FlowFiles there were at the most, and how many surveys saw NiFi
     work in their own time.
@@ -56,13 +65,13 @@ def check_beside(java: list[str], place: Path, seed: int) -> tuple[int, int, int
     place.mkdir()
     for name in ("flowfile_repository/journals", "content_repository", "content_second"):
         (place / name).mkdir(parents=True)
-    busy = subprocess.Popen([*java, str(place), str(seed), "busy"], stderr=subprocess.DEVNULL)
+    busy = subprocess.Popen([*java, str(place), str(seed), "busy", str(flowfiles)], stderr=subprocess.DEVNULL)
     found: list[NiFiSurvey] = []
     try:
-        while len(found) < SURVEYS:
+        while len(found) < surveys:
             assert busy.poll() is None, "NiFi ended"
             latest = survey_nifi(home_of_sample(place), Clock())
-            if found or latest.flowfiles >= FLOWFILES_MIN:
+            if found or latest.flowfiles >= flowfiles * 3 // 4:
                 found.append(latest)
     finally:
         busy.kill()
@@ -82,42 +91,87 @@ def check_beside(java: list[str], place: Path, seed: int) -> tuple[int, int, int
 
 
 def check_seed(java: list[str], seed: int) -> str:
-    """What NiFi wrote is read as it was, and is as it was for NiFi when it was reclaimed."""
-    with tempfile.TemporaryDirectory() as scratch:
-        sample = JudgedSample(java, Path(scratch) / "nifi", seed, ("killed", "stopped")[seed % 2])
+    """What NiFi wrote is read as it was, and is as it was for NiFi when it was reclaimed, and when it was rewritten."""
+    with sample_of(java, seed) as sample:
         sample.restore()
         check_sample(sample.place)
-        live = live_of_sample(sample.place)
-        told = f"{len(live)} FlowFiles as they were written, and after {check_reclaim(sample):,} bytes came back"
-        if seed % STOPPED:
-            return told
+        flowfiles = len(live_of_sample(sample.place))
+        freed, more = check_reclaim(sample), check_reclaim(sample, is_rewriting=True)
+        return f"{flowfiles} FlowFiles as they were written, and after {freed:,} and {more:,} bytes came back"
 
-        def held() -> None:
-            assert live_of_sample(sample.place) == live
 
-        stops = check_stops(sample, held, JUDGED_STOPS, random.Random(seed))
-        return f"{told}; {stops} times it was stopped before"
+def check_stopped(java: list[str], seed: int, *, is_rewriting: bool) -> str:
+    """The same, where it was stopped at each of its calls."""
+    with sample_of(java, seed) as sample:
+        sample.restore()
+        live = sorted(held(sample.home), key=repr)
+
+        def check() -> None:
+            assert sorted(held(sample.home), key=repr) == live
+
+        stops = check_stops(sample, check, JUDGED_STOPS, random.Random(seed), is_rewriting=is_rewriting)
+        return f"{stops} times stopped"
+
+
+@contextmanager
+def sample_of(java: list[str], seed: int) -> Iterator[JudgedSample]:
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=shared) as scratch:
+        yield JudgedSample(java, Path(scratch) / "nifi", seed, ("killed", "stopped")[seed % 2])
+
+
+def check_set_aside(java: list[str]) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        check_events(java, Path(scratch) / "nifi")
+    return "events that were set aside stay aside"
+
+
+def check_busy(java: list[str], seed: int) -> str:
+    with tempfile.TemporaryDirectory() as scratch:
+        happened, most, amid = check_beside(java, Path(scratch) / "nifi", seed, SURVEYS, FLOWFILES)
+    seen = f"{happened:,} transactions, up to {most:,} FlowFiles"
+    return f"{SURVEYS} surveys, none wrong, {amid} of them amid its work; {seen}"
+
+
+def cases() -> Iterator[tuple[str, Callable[[], str]]]:
+    """By name; those of one seed together."""
+    first = int(os.environ.get("ULLAGE_SEED") or 1)
+    samples = int(os.environ.get("ULLAGE_NIFI_SAMPLES") or 50)
+    versions = [command(source or None) for source in sorted({"", os.environ.get("NIFI_SRC", "")})]
+    for seed in range(first, first + samples):
+        for version, java in versions:
+            yield f"NiFi {version}, seed {seed}", partial(check_seed, java, seed)
+            if seed % STOPPED == 0:
+                for how in (False, True):
+                    name = f"NiFi {version}, seed {seed}, {'rewrite' if how else 'reclaim'} stopped at each call"
+                    yield name, partial(check_stopped, java, seed, is_rewriting=how)
+    for version, java in versions:
+        yield f"NiFi {version}, busy, seed {first}", partial(check_busy, java, first)
+        if os.environ.get("NIFI_SRC") and (version, java) == versions[-1]:
+            yield f"NiFi {version}, events", partial(check_set_aside, java)
 
 
 def main() -> None:
-    """Both, with each version of NiFi that there is; the first thing that is wrong ends it."""
-    first = int(os.environ.get("ULLAGE_SEED") or 1)
-    samples = 0 if "--busy" in sys.argv else int(os.environ.get("ULLAGE_NIFI_SAMPLES") or 50)
-    for source in sorted({"", os.environ.get("NIFI_SRC", "")}):
-        version, java = command(source or None)
-        for seed in range(first, first + samples):
-            print(f"NiFi {version}, seed {seed}: {check_seed(java, seed)}", flush=True)
-        if source and samples:
-            with tempfile.TemporaryDirectory() as scratch:
-                check_events(java, Path(scratch) / "nifi")
-            print(f"NiFi {version}: events that were set aside stay aside", flush=True)
-        with tempfile.TemporaryDirectory() as scratch:
-            happened, most, amid = check_beside(java, Path(scratch) / "nifi", first)
-        print(
-            f"NiFi {version}, busy: {SURVEYS} surveys, none wrong, {amid} of them amid its work; {happened:,} "
-            f"transactions, up to {most:,} FlowFiles",
-            flush=True,
-        )
+    """Those that were not judged with these sources before; the first thing that is wrong ends it."""
+    version = hashlib.sha256()
+    for path in (*sorted(Path(ullage.nifi.__file__).parent.glob("*.py")), *sorted(SOURCES.rglob("*.java"))):
+        version.update(path.read_bytes())
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    judged: dict[str, str] = kept.get("judged", {}) if kept.get("version") == version.hexdigest() else {}
+    minutes = float(os.environ.get("ULLAGE_NIFI_MINUTES") or 0)
+    end = time.monotonic() + minutes * 60
+    found = list(cases())
+    for name, check in found:
+        if name in judged:
+            continue
+        if minutes and time.monotonic() > end:
+            break
+        judged[name] = check()
+        print(f"{name}: {judged[name]}", flush=True)
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps({"version": version.hexdigest(), "judged": judged}, indent=1))
+    done = sum(name in judged for name, _ in found)
+    print(f"{100 * done // len(found)} % of {len(found)} cases, none wrong")
 
 
 if __name__ == "__main__":

@@ -13,13 +13,20 @@ from pathlib import Path
 from tests.nifi.samples import home_of_sample, write_events, write_sample
 from tests.nifi.stopped import allocated, everything, stopped_nifi
 from tests.nifi.stopping import Killed, StoppedChanges
+from tests.nifi.test_rewrite import archived
 from tests.support import ManualClock
 from ullage.nifi.changes import Changes
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.reclaiming import NiFiReclaimer
 from ullage.nifi.reclaimplan import Replays
+from ullage.nifi.surveying import survey_nifi
 
 NOW_MILLIS = 4_000_000_000_000
+APPENDABLE_BYTES = 50_000
+"""As Sample.java and Judge.java have it."""
+
+SPARE = 1.05
+"""Of the disk that is taken, for each live byte, once survivors were brought together."""
 
 
 class JudgedSample:
@@ -27,7 +34,7 @@ class JudgedSample:
 
     def __init__(self, java: Sequence[str], place: Path, seed: int, ending: str) -> None:
         self.place = place
-        self._java = [*java[:-1], "harness.Judge"]
+        self._java = [*java[:-1], "harness.Judge", "--ordered"]
         self._model = place.with_name("model")
         write_sample(java, place, seed, ending)
         place.rename(self._model)
@@ -38,7 +45,7 @@ class JudgedSample:
     @property
     def home(self) -> NiFiHome:
         found = home_of_sample(self.place)
-        return NiFiHome(found.flowfiles, found.containers, provenance=())
+        return NiFiHome(found.flowfiles, found.containers, provenance=(), appendable=APPENDABLE_BYTES)
 
     def restore(self) -> None:
         """As it was when it was written."""
@@ -46,9 +53,17 @@ class JudgedSample:
         # Not shutil.copytree: thousands of empty sections make it slow.
         subprocess.run(["cp", "-a", "--sparse=never", str(self._model), str(self.place)], check=True)
 
-    def reclaim(self, replays: Replays = Replays.REFUSE, changes: Changes | None = None) -> int:
+    def reclaim(self, changes: Changes | None = None, *, is_rewriting: bool = False) -> int:
         """The bytes that came back."""
-        return NiFiReclaimer(self.home, ManualClock(NOW_MILLIS), changes, is_assured=True).reclaim(replays, "").freed
+        reclaimer = NiFiReclaimer(self.home, ManualClock(NOW_MILLIS), changes, is_assured=True)
+        report = reclaimer.reclaim(Replays.REFUSE, "", is_rewriting=is_rewriting)
+        assert (report.passed_over, report.short) == ([], "")
+        return report.freed
+
+    def ratio(self) -> float:
+        """Bytes of disk for each live one, without the archive."""
+        space = survey_nifi(self.home, ManualClock(NOW_MILLIS)).space
+        return (space.allocated - archived(self.home)) / space.live
 
     def judge(self) -> list[str]:
         """What NiFi has, once it has started. It was changed by that."""
@@ -57,12 +72,13 @@ class JudgedSample:
         return told.splitlines()[1:]
 
 
-def check_reclaim(sample: JudgedSample) -> int:
+def check_reclaim(sample: JudgedSample, *, is_rewriting: bool = False) -> int:
     """NiFi opens it afterwards and has every FlowFile as before. Returns the bytes that came back."""
     sample.restore()
     before = allocated(sample.home)
-    freed = sample.reclaim()
+    freed = sample.reclaim(is_rewriting=is_rewriting)
     assert before - allocated(sample.home) == freed > 0
+    assert not is_rewriting or sample.ratio() <= SPARE, sample.ratio()
     assert sample.judge() == sample.verdict
     return freed
 
@@ -88,16 +104,18 @@ def check_events(java: Sequence[str], place: Path) -> None:
     assert everything(events) == before
 
 
-def check_stops(sample: JudgedSample, held: Callable[[], object], judged: int, chance: random.Random) -> int:
+def check_stops(
+    sample: JudgedSample, held: Callable[[], object], judged: int, chance: random.Random, *, is_rewriting: bool = False
+) -> int:
     """A reclaim that is killed at any call, and finished: `held` each time, and NiFi's word on some of them."""
     sample.restore()
     counted = StoppedChanges()
-    sample.reclaim(changes=counted)
+    sample.reclaim(counted, is_rewriting=is_rewriting)
     chosen = set(chance.sample(range(len(counted.calls)), min(judged, len(counted.calls))))
     for number in range(len(counted.calls)):
         sample.restore()
         try:
-            sample.reclaim(changes=StoppedChanges(number, is_done=bool(number % 2)))
+            sample.reclaim(StoppedChanges(number, is_done=bool(number % 2)), is_rewriting=is_rewriting)
         except Killed:
             held()
         else:
@@ -105,7 +123,7 @@ def check_stops(sample: JudgedSample, held: Callable[[], object], judged: int, c
         if number in chosen and number % 3:  # NiFi may be started before it is finished, too
             assert sample.judge() == sample.verdict, number
             continue
-        sample.reclaim()
+        sample.reclaim(is_rewriting=is_rewriting)
         held()
         if number in chosen:
             assert sample.judge() == sample.verdict, number

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from ullage.nifi.changes import Changes
+from ullage.nifi.changes import Changes, Likeness
 
 
 class Killed(BaseException):
@@ -16,14 +16,20 @@ class Killed(BaseException):
 
 
 class Undo(NamedTuple):
-    """How to take back something that is not durable yet; `by` is what makes it so."""
+    """How to take back something that is not durable yet; `by` is what makes it so, or a sync of all that is around
+    `path`.
+    """
 
     by: object
+    path: str
     act: Callable[[], object]
 
 
 class StoppedChanges(Changes):
     """The real calls up to the `last` one. That one is not done, or done and its return never seen; or it fails."""
+
+    is_synced_whole = True
+    """Whether filesystems can be synced as a whole, or only file by file."""
 
     def __init__(self, last: int = -1, *, is_done: bool = False, error: OSError | None = None) -> None:
         self.calls: list[str] = []
@@ -43,17 +49,26 @@ class StoppedChanges(Changes):
             raise Killed(name)
         return done
 
-    def write_new(self, path: str, pieces: Iterable[bytes]) -> None:
+    def write_new(
+        self, path: str, pieces: Iterable[bytes], like: Likeness | None = None, *, is_synced: bool = True
+    ) -> None:
         def half() -> None:
             with open(path, "xb") as file:
                 file.write(b"".join(pieces)[: 1 << 16])
 
         if len(self.calls) == self._last and self._is_done and self._error is None:
             self._call("write_new", half)  # killed as it writes
-        self._call("write_new", lambda: super(StoppedChanges, self).write_new(path, pieces))
+        write = super().write_new
+        self._call("write_new", lambda: write(path, pieces, like, is_synced=is_synced))
 
-    def make_folder(self, path: str) -> None:
-        self._call("make_folder", lambda: super(StoppedChanges, self).make_folder(path))
+    def make_folder(self, path: str, like: Likeness | None = None) -> None:
+        self._call("make_folder", lambda: super(StoppedChanges, self).make_folder(path, like))
+
+    def open_filesystem(self, folder: str) -> int:
+        return super().open_filesystem(folder) if self.is_synced_whole else -1
+
+    def sync_filesystem(self, descriptor: int) -> None:
+        self._call("sync_filesystem", lambda: super(StoppedChanges, self).sync_filesystem(descriptor))
 
     def remove_folder(self, path: str) -> None:
         self._call("remove_folder", lambda: super(StoppedChanges, self).remove_folder(path))
@@ -104,30 +119,42 @@ class LosingChanges(StoppedChanges):
     def _call(self, name: str, act: Callable[[], object]) -> object:
         return super()._call(name, act)
 
-    def write_new(self, path: str, pieces: Iterable[bytes]) -> None:
-        self._note(os.path.dirname(path), lambda: Path(path).unlink(missing_ok=True))
-        super().write_new(path, pieces)
+    def write_new(
+        self, path: str, pieces: Iterable[bytes], like: Likeness | None = None, *, is_synced: bool = True
+    ) -> None:
+        self._note(os.path.dirname(path), path, lambda: Path(path).unlink(missing_ok=True))
+        if not is_synced:
+            self._note(path, path, lambda: _empty(path))
+        super().write_new(path, pieces, like, is_synced=is_synced)
 
-    def make_folder(self, path: str) -> None:
+    def make_folder(self, path: str, like: Likeness | None = None) -> None:
         if not os.path.isdir(path):
-            self._note(os.path.dirname(path), lambda: Changes.remove_folder(self, path))
-        super().make_folder(path)
+            self._note(os.path.dirname(path), path, lambda: Changes.remove_folder(self, path))
+        super().make_folder(path, like)
 
     def sync_folder(self, path: str) -> None:
         super().sync_folder(path)
         self._undo = [undo for undo in self._undo if undo.by != path]
 
+    def sync_filesystem(self, descriptor: int) -> None:
+        super().sync_filesystem(descriptor)
+        below = os.readlink(f"/proc/self/fd/{descriptor}") + os.sep
+        self._undo = [undo for undo in self._undo if not undo.path.startswith(below)]
+
     def rename(self, source: str, target: str) -> None:
         before = Path(target).read_bytes() if os.path.isfile(target) else None
+        modified = os.stat(target).st_mtime_ns if before is not None else 0
 
         def back() -> None:
             if os.path.lexists(target):
-                os.rename(target, source)
+                if os.path.isdir(os.path.dirname(source)):
+                    os.rename(target, source)
                 if before is not None:
                     Path(target).write_bytes(before)
+                    os.utime(target, ns=(modified, modified))
 
         # A move between two folders is taken back unless both are durable; the later sync of the two counts here.
-        self._note(os.path.dirname(source), back)
+        self._note(os.path.dirname(source), target, back)
         super().rename(source, target)
 
     def unlink(self, path: str) -> None:
@@ -137,12 +164,12 @@ class LosingChanges(StoppedChanges):
             if not os.path.lexists(path):
                 os.rename(kept, path)
 
-        self._note(os.path.dirname(path), back)
+        self._note(os.path.dirname(path), path, back)
         self._call("unlink", lambda: os.rename(path, kept))
 
     def create(self, path: str, mode: int) -> int:
         if not os.path.lexists(path):
-            self._note(os.path.dirname(path), lambda: Path(path).unlink(missing_ok=True))
+            self._note(os.path.dirname(path), path, lambda: Path(path).unlink(missing_ok=True))
         return super().create(path, mode)
 
     def punch(self, descriptor: int, begin: int, end: int) -> None:
@@ -159,7 +186,7 @@ class LosingChanges(StoppedChanges):
                 os.truncate(path, found.st_size)
                 _rewrite(path, length, tail)
 
-        self._note((found.st_dev, found.st_ino), back)
+        self._note((found.st_dev, found.st_ino), path, back)
         super().truncate(descriptor, length)
 
     def write(self, descriptor: int, data: bytes, at: int) -> None:
@@ -171,14 +198,20 @@ class LosingChanges(StoppedChanges):
         found = os.fstat(descriptor)
         self._undo = [undo for undo in self._undo if undo.by != (found.st_dev, found.st_ino)]
 
-    def _note(self, by: object, act: Callable[[], object]) -> None:
-        self._undo.append(Undo(by, act))
+    def _note(self, by: object, path: str, act: Callable[[], object]) -> None:
+        self._undo.append(Undo(by, path, act))
 
     def _note_bytes(self, descriptor: int, begin: int, end: int) -> None:
         found = os.fstat(descriptor)
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         before = os.pread(descriptor, end - begin, begin)
-        self._note((found.st_dev, found.st_ino), lambda: _rewrite(path, begin, before))
+        self._note((found.st_dev, found.st_ino), path, lambda: _rewrite(path, begin, before))
+
+
+def _empty(path: str) -> None:
+    """Its bytes were not on disk yet."""
+    if os.path.lexists(path):
+        os.truncate(path, 0)
 
 
 def _rewrite(path: str, at: int, data: bytes) -> None:

@@ -80,6 +80,11 @@ def run(*arguments: object, expect: int = 0) -> Result:
     return result
 
 
+def test_no_file_is_told_where_none_is_asked_for(nifi: Path) -> None:
+    """The totals are the same."""
+    assert json.loads(ullage(nifi, "--files", 0, "--json").stdout)["files"] == []
+
+
 def test_a_plan_shows_what_would_come_back(nifi: Path) -> None:
     """By container and by file; for programs, each hole."""
     shown = run("plan", nifi, "--files", 2).stdout

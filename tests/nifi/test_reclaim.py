@@ -5,6 +5,7 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,8 +272,8 @@ def test_a_file_that_changed_since_it_was_seen_is_left_alone(home: NiFiHome) -> 
     """Somebody else is at work there; the others come back."""
 
     class Meddling(Changes):
-        def write_new(self, path: str, pieces: object) -> None:
-            super().write_new(path, pieces)  # type: ignore[arg-type]
+        def write_new(self, path: str, *arguments: Any, **more: Any) -> None:
+            super().write_new(path, *arguments, **more)
             path_of(home, MIXED).write_bytes(random.Random(5).randbytes(SIZES[MIXED]))
 
     report = reclaimer(home, Meddling()).reclaim(REFUSE, "")
@@ -286,8 +287,8 @@ def test_a_nifi_that_is_started_meanwhile_stops_it(home: NiFiHome) -> None:
     """Before the first change; the next call plans anew."""
 
     class Starting(Changes):
-        def write_new(self, path: str, pieces: object) -> None:
-            super().write_new(path, pieces)  # type: ignore[arg-type]
+        def write_new(self, path: str, *arguments: Any, **more: Any) -> None:
+            super().write_new(path, *arguments, **more)
             (Path(home.flowfiles) / "journals" / "44.journal").write_bytes(b"\x7f\x7f")
 
     before = {path: what for path, what in of_nifi(home).items() if "journal" not in path and "prov" not in path}
@@ -419,8 +420,8 @@ def test_another_file_of_the_same_name_length_and_date_is_left_alone(home: NiFiH
     os.utime(other, ns=(OLD_NS, OLD_NS))
 
     class Meddling(Changes):
-        def write_new(self, path: str, pieces: object) -> None:
-            super().write_new(path, pieces)  # type: ignore[arg-type]
+        def write_new(self, path: str, *arguments: Any, **more: Any) -> None:
+            super().write_new(path, *arguments, **more)
             other.rename(path_of(home, MIXED))
 
     report = reclaimer(home, Meddling()).reclaim(REFUSE, "")

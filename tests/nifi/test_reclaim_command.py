@@ -104,6 +104,30 @@ def test_a_nifi_that_may_run_has_its_own_code(home: NiFiHome) -> None:
     assert contents(home) == before
 
 
+def test_what_lives_is_brought_together(home: NiFiHome, elsewhere: Path) -> None:
+    """What it brings and what it needs is told before, what it did after; undo takes everything back."""
+    before = of_nifi(home)
+
+    shown = run(home, "plan", "--rewrite", "--replay", "refuse").stdout
+    document = json.loads(run(home, "plan", "--rewrite", "--replay", "refuse", "--json").stdout)["rewrite"]
+    done = run(home, "reclaim", "--rewrite", "--replay", "refuse", "--save", elsewhere).stdout
+    undone = run(home, "undo").stdout
+
+    assert f"would be brought together in {document['new']} new file" in shown
+    assert "of free room for a while to do it at once" in shown
+    assert f"of live content were brought together in {document['new']} new file" in done
+    assert done.count(str(elsewhere)) == 2
+    assert undone.startswith("Taken back: ")
+    assert of_nifi(home) == before
+
+
+def test_what_replays_need_is_not_brought_together(home: NiFiHome) -> None:
+    """The reason is told."""
+    shown = run(home, "plan", "--rewrite").stdout
+
+    assert "can't be brought together: provenance events name contents in it" in shown
+
+
 def test_files_that_are_left_are_named_with_their_own_code(home: NiFiHome, elsewhere: Path) -> None:
     """A copy that was damaged: the others are back."""
     run(home, "reclaim", "--save", elsewhere, "--replay", "refuse")

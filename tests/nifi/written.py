@@ -4,6 +4,7 @@ The golden samples, which NiFi's own classes wrote, show that what is read from 
 """
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -65,8 +66,18 @@ RECORD = Field(
         Field("Swap In", "COMPLEX", ONCE, SWAPPED_IN),
     ),
 )
+RESOURCE_CLAIM = CLAIM.fields[0]
 SWAP_SUMMARY = Field(
-    "Swap Summary", "COMPLEX", ONCE, (Field("Queue Identifier", "STRING"), Field("FlowFile Count", "INT"))
+    "Swap Summary",
+    "COMPLEX",
+    ONCE,
+    (
+        Field("Queue Identifier", "STRING"),
+        Field("FlowFile Count", "INT"),
+        Field("FlowFile Size", "LONG"),
+        Field("Max Record ID", "LONG"),
+        Field("Resource Claims", "MAP", ONCE, (RESOURCE_CLAIM, Field("Claim Count", "INT"))),
+    ),
 )
 
 
@@ -156,8 +167,12 @@ def transaction_of(number: int, records: bytes) -> bytes:
 
 
 def swap_file_of(queue: str, flowfiles: Iterable[Written]) -> bytes:
-    records = [flowfile(each) for each in flowfiles]
+    swapped = list(flowfiles)
+    records = [flowfile(each) for each in swapped]
+    files = Counter(each.file for each in swapped if each.file)
     form = schema((SWAP_SUMMARY, Field("FlowFiles", "COMPLEX", MANY, FLOWFILE)))
-    summary = b"\1" + utf(queue) + struct.pack(">i", len(records))
+    summary = b"\1" + utf(queue) + struct.pack(">iqqi", len(records), 0, 0, len(files))
+    for file, number in files.items():
+        summary += b"".join(map(utf, file.split("/"))) + b"\0" + struct.pack(">i", number)
     count = struct.pack(">i", len(records))
     return b"".join((swapfile.MAGIC, utf(swapfile.WRITER), form, summary, count, *records))

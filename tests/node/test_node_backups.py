@@ -1,6 +1,7 @@
 """An agent's part in a ContentBackup: into a real bucket, once, and told."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ import msgspec
 import pytest
 
 import ullage
+from tests.certificates import Authority
 from tests.node.test_node import Node, Written, serving
-from tests.places import Gateway, Place
+from tests.places import LOOPBACK, Gateway, Place, gateway_running
 from tests.service.running import until
 from ullage.contract import (
     BackupBucket,
@@ -89,7 +91,7 @@ def test_a_node_waits_for_what_its_settings_do_not_have_yet(tmp_path: Path, allo
     file = tmp_path / "credentials"
     known = msgspec.structs.replace(allowed, credentials_file=str(file))
     with serving(tmp_path / "r", generation=3, service={"backup_buckets": (known,)}) as node:
-        for generation, words in ((4, "waits for the settings"), (3, f"waits for {file}")):
+        for generation, words in ((4, "waits for the settings"), (3, f"waits for {file}: in a cluster it is the key")):
             node.agent.take_over(asking(BackupTicket(id="run", place=f"{allowed.url}/a", generation=generation)))
             node.agent.back_up()
             node.agent.tell()
@@ -223,3 +225,27 @@ def test_nothing_is_told_before_the_object_was_read(tmp_path: Path, allowed: Bac
         assert node.host.repository.backup_runs() == []
 
     assert {status.backup for status in late.statuses} == {told}
+
+
+def test_authorities_that_come_with_the_credentials_are_believed(
+    tmp_path: Path, bucket: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Secret's `ca.crt`: backups go to a server whose certificate nobody else signed, once it is there."""
+    authority = Authority(tmp_path / "authority")
+    signed = authority.server("gateway", [LOOPBACK], [])
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    options = ("--cert", str(signed.certificate), "--key", str(signed.key))
+    with gateway_running(tmp_path / "tls", options, "https") as gateway:
+        gateway.make("flows")
+        for name in gateway.credentials:
+            monkeypatch.delenv(name)
+        keys = [f"{name.lower()} = {value}" for name, value in gateway.credentials.items()]
+        (secret / "credentials").write_text("\n".join(["[default]", *keys]))
+        allowed = BackupBucket(url="s3://flows/b", endpoint=gateway.url, credentials_file=str(secret / "credentials"))
+        with serving(tmp_path / "r", service={"backup_buckets": (allowed,)}) as node:
+            shutil.copy(authority.certificate, secret / "ca.crt")
+            node.agent.take_over(asking(BackupTicket(id="run", place=allowed.url)))
+            node.agent.back_up()
+            node.agent.tell()
+            assert (reported(node).state, reported(node).message) == (TicketState.COMPLETED, "")

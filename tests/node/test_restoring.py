@@ -129,7 +129,8 @@ def test_what_it_needs_is_waited_for(tmp_path: Path, written: BackupBucket) -> N
     ticket = RestoreTicket(id="one", place=written.url)
     with pytest.raises(EnoughError):
         NodeRestore(api := Asked(asking(ticket)), settings(root, secret), sleep=waiting(3)).may_make(str(root))
-    assert (api.told.state, api.told.message) == (TicketState.RUNNING, f"waits for {tmp_path / 'none'}")
+    assert api.told.state == TicketState.RUNNING
+    assert api.told.message.startswith(f"waits for {tmp_path / 'none'}: in a cluster it is the key `credentials`")
     assert not root.exists()
 
 
@@ -175,3 +176,29 @@ def test_a_process_that_ended_between_its_end_and_telling_it_has_brought_it_back
         report = node.api.statuses[-1].restoration
         assert report is not None
         assert report.state == TicketState.COMPLETED
+
+
+def test_an_older_generation_is_brought_back_and_no_other_in_its_place(
+    tmp_path: Path, gateway: Gateway, bucket: Place
+) -> None:
+    """With what it had; one that the backup does not have fails in words, and makes no repository."""
+    assert bucket.bucket is not None
+    with ullage.open(tmp_path / "before", create=True) as repository:
+        for number in range(3):
+            repository.queues.put("q", b"%d" % number)
+            repository.backup(bucket.bucket, keep=ullage.Keep(last=3))
+    place = BackupBucket(url=bucket.bucket.url, endpoint=gateway.url)
+    for generation, files in ((2, 2), (None, 3)):
+        root = tmp_path / f"r-{generation}"
+        api = Asked(asking(RestoreTicket(id="one", place=place.url, backup_generation=generation)))
+        assert not NodeRestore(api, settings(root, place), ManualClock()).may_make(str(root))
+        assert api.told.generation == (generation or 3)
+        with ullage.open(root) as repository:
+            assert len(repository.queues.flow_files("q")) == files
+
+    root = tmp_path / "r"
+    api = Asked(asking(RestoreTicket(id="one", place=place.url, backup_generation=9)))
+    with pytest.raises(EnoughError):
+        NodeRestore(api, settings(root, place), ManualClock(), waiting(1)).may_make(str(root))
+    assert (api.told.state, "has no generation 9" in api.told.message) == (TicketState.FAILED, True)
+    assert not root.exists()

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from http.client import HTTPResponse
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from ullage.embedded.backupplaces import place_of_backup
 from ullage.engine.backupplace import new_suffix
 from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
-from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, UnknownPlugin
+from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, InvalidArgument, UnknownPlugin
 from ullage.interface.buckets import Bucket
 from ullage.remote.bucket import BucketPlace
 from ullage.remote.parts import PART_BYTES
@@ -28,6 +29,7 @@ from ullage_agent.cli.app import app
 
 KB = 1024
 IMPATIENT = 0.5
+ENCRYPTION = "x-amz-server-side-encryption"
 
 
 def changed(place: Place, **settings: object) -> Place:
@@ -238,14 +240,43 @@ def test_a_server_is_believed_whose_certificate_an_own_authority_signed(
     with gateway_running(tmp_path / "gateway", options, "https") as own:
         for name, value in own.credentials.items():
             monkeypatch.setenv(name, value)
-        place = Place(own.make("flows") / "b", Bucket(url="s3://flows/b", endpoint=own.url, patience_seconds=IMPATIENT))
+        place = Place(own.make("flows") / "b", Bucket(url="s3://flows/b", endpoint=own.url, patience_seconds=2))
         put_all(repository, "q", [b"x"])
 
-        with pytest.raises(BucketUnavailable, match="did not serve"):
+        with pytest.raises(BucketUnavailable, match=r"did not serve .*certificate"):
             repository.backup(place.to)
         repository.backup(changed(place, ca_file=str(authority.certificate)).to)
 
         assert restored_queue(changed(place, ca_file=str(authority.certificate)), tmp_path / "r", "q") == [b"x"]
+
+
+@pytest.mark.parametrize(("kind", "key"), [("AES256", ""), ("aws:kms", "key-1")])
+def test_what_is_put_is_encrypted_by_the_server_as_it_is_asked(
+    repository: Engine, gateway: Gateway, bucket: Place, monkeypatch: pytest.MonkeyPatch, kind: str, key: str
+) -> None:
+    """Each object, small ones and those of parts; what is read, and a wrong wish, asks for nothing."""
+    seen: list[tuple[str, str, str, str]] = []
+    put_all(repository, "q", [b"x" * (2 * PART_BYTES), b"y"])
+    with flaky_running(gateway) as (flaky, url):
+        passed_on = flaky.asked
+
+        def noting(method: str, path: str, headers: list[tuple[str, str]], body: bytes) -> HTTPResponse:
+            said = {name.lower(): value for name, value in headers}
+            asks = (said.get(ENCRYPTION, ""), said.get(f"{ENCRYPTION}-aws-kms-key-id", ""))
+            seen.append((method, path, *asks))
+            return passed_on(method, path, headers, body)
+
+        monkeypatch.setattr(flaky, "asked", noting)
+        repository.backup(changed(bucket, endpoint=url, encryption=kind, encryption_key=key).to)
+
+    begun = [each for each in seen if (each[0] == "PUT" and "uploadId" not in each[1]) or "?uploads" in each[1]]
+    assert len(begun) > 3
+    assert any(each[0] == "POST" for each in begun)
+    assert {each[2:] for each in begun} == {(kind, key)}
+    assert {each[2:] for each in seen if each[0] in ("GET", "HEAD")} == {("", "")}
+    for wrong in ({"encryption": "rot13"}, {"encryption": "AES256", "encryption_key": "k"}):
+        with pytest.raises(InvalidArgument, match="encryption"):
+            place_of_backup(msgspec.structs.replace(Bucket(url="s3://flows/b"), **wrong))
 
 
 def test_the_commands_back_up_to_a_bucket_and_restore_from_it(

@@ -1,6 +1,7 @@
 """Tables of a node on the same machine come over its Unix socket, and else over Arrow Flight."""
 
 import os
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +18,9 @@ from ullage_spark import fleet as asked
 from ullage_spark.addresses import FleetNode
 from ullage_spark.fleet import discover, table_of
 from ullage_spark.settings import SourceOptions, as_options
+
+Trouble = Callable[[str, ExitStack], None]
+"""What happens to the socket at a path, until it is left."""
 
 WANTED = TableTicket(name="flowfiles", columns=["uuid", "queue", "size", "swapped"], runs=True)
 
@@ -51,16 +55,29 @@ def is_another_nodes(path: str, stack: ExitStack) -> None:
     Path(path).touch()
 
 
+def is_silent(path: str, stack: ExitStack) -> None:
+    """Somebody takes connections there, and says nothing, as an agent does that is stopped."""
+    os.rename(path, path + "-away")
+    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+    listener.bind(path)
+    listener.listen()
+
+
 def is_full(path: str, stack: ExitStack) -> None:
     stack.enter_context(SocketClient(path)).resolve([bytes(16)])
 
 
-@pytest.mark.parametrize("trouble", [is_away, is_another_nodes, is_full])
-def test_where_the_socket_gives_no_table_flight_does(tmp_path: Path, trouble: Callable[[str, ExitStack], None]) -> None:
-    """It is not there, or is not the node's, or takes no further connection."""
+@pytest.mark.parametrize("trouble", [is_away, is_another_nodes, is_silent, is_full])
+def test_where_the_socket_gives_no_table_flight_does(
+    tmp_path: Path, trouble: Callable[[str, ExitStack], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not there, or is not the node's, or says nothing, or takes no further connection."""
+    monkeypatch.setattr(asked, "SILENCE_SECONDS", 0.5)
     with fleet_at(tmp_path, "a", limits=Limits(socket_connections=1)) as fleet, ExitStack() as stack:
         fleet.fill(seed=1)
         settings = SourceOptions.of(as_options({"endpoint": fleet.endpoint}))
         (node,) = discover(settings)
         trouble(node.socket, stack)
+        if trouble is is_silent:
+            (node,) = discover(settings)  # by the inode of who listens there now
         assert table_of(settings, node, WANTED).read_all().num_rows > 100

@@ -80,6 +80,7 @@ from ullage.contract.objects import (
     millis_of as millis_of,
     object_name as object_name,
     record_of as record_of,
+    status_of as status_of,
     time_of as time_of,
 )
 from ullage.contract.permission import (
@@ -155,6 +156,7 @@ from ullage.contract.settings import (
     GROUP as GROUP,
     REPOSITORY_NAME as REPOSITORY_NAME,
     REPOSITORY_NAME_MAX as REPOSITORY_NAME_MAX,
+    ClusterRecord as ClusterRecord,
 )
 from ullage.contract.space_settings import (
     POLICIES as POLICIES,

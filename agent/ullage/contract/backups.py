@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from ullage.contract.conditions import CONDITIONS_MAX, Condition
-from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
+from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Percentage, Time
 from ullage.contract.tickets import RunPhase, TicketState
 
 GENERATIONS_KEPT_MAX: Final = 10_000
@@ -24,28 +24,29 @@ BACKUP_SECONDS_MAX: Final = 365 * 86400
 
 Kept = Annotated[int, Meta(ge=0, le=GENERATIONS_KEPT_MAX)]
 RepositoryName = Annotated[str, Meta(pattern=DNS_SUBDOMAIN, max_length=253)]
+RunName = Annotated[str, Meta(max_length=128)]
 
 
 class BackupKeepRule(ClusterRecord, frozen=True, kw_only=True):
     """Which generations stay: the newest always, and those that any of these means."""
 
     last: Kept = 0
-    """So many of the newest."""
+    """The number of the newest generations that stay."""
 
     hourly: Kept = 0
-    """One of each of so many hours."""
+    """The number of hours, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     daily: Kept = 0
-    """One of each of so many days, in UTC."""
+    """The number of days, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     weekly: Kept = 0
-    """One of each of so many weeks."""
+    """The number of weeks, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     monthly: Kept = 0
-    """One of each of so many months."""
+    """The number of months, in UTC, of each of which the newest generation stays; those without one do not count."""
 
     yearly: Kept = 0
-    """One of each of so many years."""
+    """The number of years, in UTC, of each of which the newest generation stays; those without one do not count."""
 
 
 class BackupTicket(ClusterRecord, frozen=True, kw_only=True):
@@ -109,8 +110,9 @@ class VerifyRule(ClusterRecord, frozen=True, kw_only=True):
     node. Once damage was found, one is due after each such run in any case."""
 
     sample_percentage: Annotated[int, Meta(ge=1, le=100)] = 5
-    """The share of the files that is read and compared, drawn anew each time; 100 reads everything. Each file is looked
-    for, in its length, whatever is drawn."""
+    """The share of the contents that is read and compared, in per cent, drawn anew each time; 100 reads everything.
+    Snapshots, swapped FlowFiles and handles are always read, and one content at least. Each file is looked for, in its
+    length, whatever is drawn."""
 
 
 class VerificationTicket(ClusterRecord, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class VerificationTicket(ClusterRecord, frozen=True, kw_only=True):
     """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
 
     sample_percentage: Annotated[int, Meta(ge=1, le=100)] = 5
-    """The share of the files that is read and compared."""
+    """The share of the contents that is read and compared, in per cent."""
 
     seed: Count = 0
     """What draws these files: the same seed draws the same ones."""
@@ -186,7 +188,7 @@ class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
     """When a backup is due, as cron has it, such as `0 2 * * *`. Empty backs up once."""
 
     time_zone: Annotated[str, Meta(min_length=1, max_length=64)] = "UTC"
-    """The time zone of the schedule, as the IANA names it."""
+    """The time zone of both schedules, as the IANA names it, such as Europe/Berlin."""
 
     suspend: bool = False
     """True begins nothing. What is under way goes on."""
@@ -229,38 +231,39 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     phase: RunPhase = RunPhase.PENDING
     """How far the last verification is. Completed is one in which every node's backup was read, whatever was found."""
 
-    run: str = ""
+    run: RunName = ""
     """The name of the last verification."""
 
     scheduled: Time | None = None
-    """The time for which it was due."""
+    """The time for which the last verification was due."""
 
     started: Time | None = None
-    """When it began."""
+    """When the last verification began."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the last verification ended."""
 
     next_run: Time | None = None
-    """When the next one is due. Null if it follows a backup, or if none is."""
+    """When the next verification is due. Null if it follows a backup, or if none is."""
 
     asked_since: Time | None = None
     """Since when spec.verify asks for verifications. Null while it does not."""
 
     last_completed: Time | None = None
-    """The time for which the last one was due in which every node's backup was read."""
+    """The time for which the last verification was due in which every node's backup was read."""
 
     damaged_since: Time | None = None
     """When damage was found that no verification since has found mended. Null: none is known."""
 
     damage: Annotated[str, Meta(max_length=1024)] = ""
-    """That damage, in the words of the first node that found some."""
+    """The damage that damagedSince is about, in the words of the first node that found some."""
 
-    sample_percentage: Count = 0
-    """The share of the files that is read."""
+    sample_percentage: Percentage = 0
+    """The share of the files that is read, in per cent."""
 
     seed: Count = 0
-    """What draws them. It stays until damage is found mended, so that the same files are read again."""
+    """The number that draws the files that are read. It stays until damage is found mended, so that the same files are
+    read again."""
 
     nodes: Count = 0
     """The number of nodes that the last verification is about: those that had a backup."""
@@ -281,11 +284,15 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     """The bytes that were read."""
 
     message: Annotated[str, Meta(max_length=1024)] = ""
-    """For what it waits, or why it failed."""
+    """For what the verification waits, or why it failed."""
 
     results: Annotated[tuple[VerificationNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
     """What the worst of the nodes that are done reported: those that found damage come first. What each node reported
     stands in status.verification of its ContentRepositoryNode until the next verification."""
+
+    def __post_init__(self) -> None:
+        if self.phase == RunPhase.RUNNING and not (self.run and self.started and self.sample_percentage):
+            raise ValueError("what is Running has a run, a time at which it started, and a samplePercentage")
 
 
 class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
@@ -297,7 +304,7 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     phase: RunPhase = RunPhase.PENDING
     """How far the last run is."""
 
-    run: str = ""
+    run: RunName = ""
     """The name of the last run."""
 
     scheduled: Time | None = None
@@ -335,7 +342,7 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
     """The bytes that were copied."""
 
     message: str = ""
-    """Why it waits, or why it failed."""
+    """Why the backup waits, or why its last run failed."""
 
     results: Annotated[tuple[BackupNode, ...], Meta(max_length=BACKUP_RESULTS_MAX)] = ()
     """What the worst of the nodes that are done reported: those that failed come first. What each node reported stands
@@ -346,6 +353,10 @@ class BackupStatus(ClusterRecord, frozen=True, kw_only=True):
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the backup is: docs/conditions.md has all that they can say."""
+
+    def __post_init__(self) -> None:
+        if self.phase == RunPhase.RUNNING and not (self.run and self.started and self.scheduled):
+            raise ValueError("what is Running has a run, a time for which it was due, and one at which it started")
 
 
 class ContentBackup(ClusterRecord, frozen=True, kw_only=True):

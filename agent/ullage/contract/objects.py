@@ -4,21 +4,66 @@ import hashlib
 import re
 from collections.abc import Iterable
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final, TypeVar
+from functools import cache, lru_cache
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from ullage.clock import moment_of
 from ullage.contract.conditions import Condition, cell_of
-from ullage.contract.settings import DNS_SUBDOMAIN, GROUP, ClusterRecord
+from ullage.contract.settings import DNS_SUBDOMAIN, GROUP, ClusterRecord, Time
 
 Kind = TypeVar("Kind", bound=ClusterRecord)
 
 
 def record_of(kind: type[Kind], document: Any) -> Kind:
-    """A record from what the API server sent; msgspec.ValidationError if it is none."""
-    return msgspec.convert(document, kind)
+    """A record from what the API server sent; msgspec.ValidationError if it is none, or says a time that no calendar
+    has: the API server holds times against a pattern, which lets 2026-02-30 through.
+    """
+    record = msgspec.convert(document, kind)
+    _require_times(record, "$")
+    return record
+
+
+def status_of(kind: type[Kind], document: Any) -> tuple[Kind, str]:
+    """What a status says, and why it cannot be read, empty if it can: then it counts as an empty one. Whoever may write
+    statuses may write a time that no calendar has, or a run under way that never began: nothing else shall be left
+    alone because of that.
+    """
+    try:
+        return record_of(kind, document or {}), ""
+    except msgspec.ValidationError as error:
+        return kind(), str(error)
+
+
+def _require_times(record: ClusterRecord, where: str) -> None:
+    times, below = _parts(type(record))
+    for name, encoded in times:
+        if (time := getattr(record, name)) is not None:
+            try:
+                millis_of(time)
+            except ValueError:
+                raise msgspec.ValidationError(f"No calendar has {time} - at `{where}.{encoded}`") from None
+    for name, encoded in below:
+        value = getattr(record, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, ClusterRecord):
+                _require_times(each, f"{where}.{encoded}")
+
+
+@cache
+def _parts(kind: type[ClusterRecord]) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """The fields of a record that are times, and those that hold records, each with its name in documents."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields = tuple(zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True))
+    times = tuple(field for field in fields if Time in (hints[field[0]], *get_args(hints[field[0]])))
+    return times, tuple(field for field in fields if _holds_records(hints[field[0]]))
+
+
+def _holds_records(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, ClusterRecord):
+        return True
+    return any(_holds_records(each) for each in get_args(hint))
 
 
 def document_of(record: ClusterRecord) -> dict[str, Any]:
@@ -50,7 +95,7 @@ def time_of(millis: int) -> str:
 
 @lru_cache(maxsize=TIMES_MAX)
 def millis_of(time: str) -> int:
-    """Milliseconds since 1970 of such a time."""
+    """Milliseconds since 1970 of such a time; ValueError for one that no calendar has, which `record_of` refuses."""
     return int(datetime.fromisoformat(time).timestamp() * 1000)
 
 

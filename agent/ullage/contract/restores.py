@@ -31,6 +31,9 @@ class RestoreTicket(ClusterRecord, frozen=True, kw_only=True):
     generation: Count = 0
     """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
 
+    backup_generation: Annotated[int, Meta(ge=1)] | None = None
+    """The number of the backup's generation that is brought back. Null is the newest."""
+
 
 class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """How far an agent is with a restoration."""
@@ -81,27 +84,31 @@ class RestoreSpec(ClusterRecord, frozen=True, kw_only=True):
     place: Annotated[str, Meta(max_length=2048, pattern="^(s3://.*)?$")] = ""
     """Where the backup lies, `s3://BUCKET/PREFIX`, in one of the repository's spec.service.backupBuckets."""
 
+    generation: Annotated[int, Meta(ge=1)] | None = None
+    """The number of the generation that is brought back, of those that `ullage backup list` names. Null is the newest.
+    One that is not there fails: nothing else is brought back in its place."""
+
 
 class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
-    """What came of it, written by the operator."""
+    """What came of the restoration, written by the operator."""
 
     observed_generation: Count = 0
     """The generation of the ContentRestore that the operator last read."""
 
     phase: RunPhase = RunPhase.PENDING
-    """How far it is."""
+    """How far the restoration is."""
 
-    place: str = ""
+    place: Annotated[str, Meta(max_length=2048)] = ""
     """Where the backup lies."""
 
     started: Time | None = None
-    """When it was first asked of the node's agent."""
+    """When the restoration was first asked of the node's agent."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the restoration ended."""
 
     generation: Count = 0
-    """The number of the backup's generation that was brought back: the newest that there was."""
+    """The number of the backup's generation that was brought back. 0 until then."""
 
     progress: str = ""
     """How much of the present step is done, as a percentage. A restoration copies, and then reads everything again."""
@@ -110,10 +117,14 @@ class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
     """The number of FlowFiles and handles that the backup has without their content."""
 
     message: str = ""
-    """Why it waits, or why it failed."""
+    """Why the restoration waits, or why it failed."""
 
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=CONDITIONS_MAX)] = ()
     """How the restoration is: docs/conditions.md has all that they can say."""
+
+    def __post_init__(self) -> None:
+        if self.phase == RunPhase.RUNNING and not self.place:
+            raise ValueError("what is Running has a place")
 
 
 class ContentRestore(ClusterRecord, frozen=True, kw_only=True):

@@ -63,15 +63,24 @@ class BackupBucket(Settings, frozen=True, kw_only=True):
     """The bucket's region. Empty takes what the agent's environment says."""
 
     ca_file: Annotated[str, Meta(max_length=1024)] = ""
-    """The absolute path of a file with certificates of further authorities that are believed, as PEM."""
+    """The absolute path of a file with certificates of further authorities that are believed, as PEM. Empty takes the
+    file `ca.crt` beside credentialsFile, if there is one."""
 
     credentials_file: Annotated[str, Meta(max_length=1024)] = ""
     """The absolute path of a file with credentials as Amazon's tools keep them, such as a mounted Secret. It is read
     again while it is used, so it may be rotated. Empty takes those of the agent's environment, or its identity."""
 
+    encryption: Annotated[str, Meta(pattern="^(AES256|aws:kms)?$", max_length=16)] = ""
+    """How the server is asked to encrypt what is put there: AES256, with keys of its own, or aws:kms. Empty leaves it
+    to the rule of the bucket."""
+
+    encryption_key: Annotated[str, Meta(max_length=2048)] = ""
+    """With aws:kms the id of the key. Empty takes the one of the account."""
+
     credentials_secret: Annotated[str, Meta(pattern=f"({DNS_LABEL})|^$", max_length=40)] = ""
-    """In a cluster, which Secret of the repository has such a file as its key `credentials`: the one beside it that is
-    called REPOSITORY-ullage-bucket-THIS. Agents get it mounted, and read what it is rotated to."""
+    """In a cluster, which Secret of the repository has such a file as its key `credentials`, and perhaps the
+    authorities of the bucket's server as its key `ca.crt`: the one beside the repository that is called
+    REPOSITORY-ullage-bucket-THIS. Agents get both keys mounted, and read what they are rotated to."""
 
 
 class ServiceSettings(Settings, frozen=True, kw_only=True):
@@ -186,6 +195,8 @@ def _bucket_problems(service: ServiceSettings) -> Iterator[str]:
             yield f"spec.service.backupBuckets: {bucket.url!r} does not begin with s3://"
         if bucket.credentials_secret and bucket.credentials_file:
             yield f"spec.service.backupBuckets: {bucket.url!r} has both a credentialsFile and a credentialsSecret"
+        if bucket.encryption_key and bucket.encryption != "aws:kms":
+            yield f"spec.service.backupBuckets: {bucket.url!r} has an encryptionKey, which is of aws:kms alone"
         if bucket.endpoint and not bucket.endpoint.startswith(("http://", "https://")):
             yield f"spec.service.backupBuckets: the endpoint {bucket.endpoint!r} does not begin with https://"
 

@@ -1,19 +1,25 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 from ullage.contract import ContentRepository
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
+from ullage.embedded.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.embedded.shares import points_of, restore_replicated, share_at
+from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.oserrors import is_disk_full
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
+from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
 from ullage.interface.repository import Bytes
@@ -23,6 +29,7 @@ from ullage.wire.upkeep import (
     BackupVerification,
     InitReport,
     Mended,
+    PartialRestoration,
     RecoveryReport,
     RepairReport,
     RestorationReport,
@@ -107,13 +114,59 @@ def restore(
     if share is not None:
         return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
     place = place_to_read(source)
-    with reading(place, generation) as manifest:
+    with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, dict(containers or {}))
         report = restore_manifest(
             OsFiles(), place, manifest, document.spec, on_progress or (lambda _done, _total: None)
         )
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+
+
+def restore_some(
+    source: str | os.PathLike[str] | Bucket,
+    root: str | os.PathLike[str],
+    *,
+    queues: Collection[str] = (),
+    ids: Collection[str] = (),
+    generation: int | None = None,
+    on_progress: Bytes | None = None,
+) -> PartialRestoration:
+    """Make a repository of some of a backup, in a directory that is empty or not there, and check every byte of it: of
+    all FlowFiles of these queues, in their order, and of the FlowFiles and handles with these ids.
+
+    All keep their ids and attributes. Of content no more is fetched than they have. The repository is a new one, and
+    has no history. `source` and `generation` as in `restore`. NotFound, and nothing is made, where the backup lacks a
+    queue or an id; DirectoryNotEmpty; NotABackup; BucketRefused; BucketUnavailable.
+
+    >>> ids = repository.queues.put_many("orders", [b"one", b"two"])
+    >>> report = repository.backup("copy")
+    >>> ullage.restore_some("copy", "orders-alone", queues=["orders"]).queues
+    {'orders': 2}
+    """
+    if not queues and not ids:
+        raise InvalidArgument("say what is to be restored: names of queues, or ids of FlowFiles and handles")
+    place = place_to_read(source)
+    root = os.path.abspath(root)
+    with reading(place, generation) as manifest, _into(root):
+        document = document_of(manifest.identity, root, {})
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        # Beside it, for there is room: what holds the records of a large backup does not fit into a folder in memory.
+        with tempfile.TemporaryDirectory(prefix=".ullage-records-", dir=os.path.dirname(root)) as scratch:
+            wanted = WantedRecords(frozenset(queues), frozenset(ids))
+            made = _restore_some(
+                place, manifest, document.spec, wanted, scratch, on_progress or (lambda _done, _total: None)
+            )
+    with open_embedded(None, document, create=False, maintain=False) as repository:
+        return PartialRestoration(
+            generation=manifest.sequence,
+            queues=dict(sorted(made.queues.items())),
+            handles=made.handles,
+            bytes=made.bytes,
+            lost=tuple(made.lost),
+            lost_count=made.lost_count,
+            check=repository.check(deep=True, on_progress=on_progress),
+        )
 
 
 def salvage(
@@ -181,3 +234,18 @@ def verify_backup(
     """
     asked = verification_request(name_of_place(source), generation, sample, seed)
     return verification_of(place_to_read(source), asked, told_of(on_progress))
+
+
+@contextmanager
+def _into(root: str | os.PathLike[str]) -> Iterator[None]:
+    """What goes wrong where a repository is being made, as it is told of a backup: DiskFull, DirectoryUnusable."""
+    place = os.path.abspath(root)
+    try:
+        yield
+    except OSError as error:
+        where = error.filename
+        if not isinstance(where, str) or not (lies_in(where, place) or lies_in(place, where)):  # on the way to it
+            raise
+        if is_disk_full(error):
+            raise DiskFull(f"there is no room in {place}: make some, and say the same again, which goes on") from error
+        raise DirectoryUnusable(f"{where}: {error.strerror}. Say another place than {place}") from error

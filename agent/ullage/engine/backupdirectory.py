@@ -9,7 +9,7 @@ from crc32c import crc32c
 from ullage.beneath import LeadsOut
 from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, SNAPSHOTS, Put, is_put, new_suffix
 from ullage.engine.files import COPY_BYTES, Files, make_directories, read_file, replace_file
-from ullage.engine.oserrors import is_about_file
+from ullage.engine.oserrors import NotAFile, is_about_file
 from ullage.errors import BackupOvertaken, ContentMissing, RepositoryDamaged
 
 HOLE_BYTES = 64 << 10
@@ -44,6 +44,8 @@ class DirectoryPlace:
             return read_file(self._files, path)
         except LeadsOut as error:
             raise RepositoryDamaged(f"{path} is a link, as in no backup: use another one") from error
+        except NotAFile as error:
+            raise RepositoryDamaged(f"{path} is no file, as in no backup: use another one") from error
 
     def names(self) -> list[str]:
         return self._files.list_directory(self.name) if self._files.exists(self.name) else []
@@ -56,6 +58,7 @@ class DirectoryPlace:
     def writing(self) -> Iterator[None]:
         if not self._files.exists(self.name):
             make_directories(self._files, self.name)
+        self.names()  # LeadsOut for a link, which the lock would follow: then somebody else seems to write
         try:
             lock = self._locked(self.name)
         except BlockingIOError as error:
@@ -138,7 +141,7 @@ def read_pieces(files: Files, path: str, length: int) -> Iterator[bytes]:
     try:
         reading = files.open(path)
     except FileNotFoundError as error:
-        raise ContentMissing(f"{path} is missing: `ullage check` tells what else is") from error
+        raise ContentMissing(f"{path} {'is no file' if isinstance(error, NotAFile) else 'is missing'}") from error
     with closing(reading):
         offset = 0
         while offset < length:

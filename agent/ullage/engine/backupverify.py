@@ -9,7 +9,7 @@ from crc32c import crc32c
 from ullage.beneath import LeadsOut
 from ullage.engine.backupfiles import BackupFile, BackupManifest, all_files, newest_manifest
 from ullage.engine.backupgenerations import older_manifest
-from ullage.engine.backupplace import BackupPlace
+from ullage.engine.backupplace import SNAPSHOTS, BackupPlace
 from ullage.engine.backuptally import Progress, Tally, untold
 from ullage.engine.lanes import in_lanes
 from ullage.errors import ContentMissing, NotABackup, RepositoryDamaged
@@ -21,6 +21,9 @@ OTHER_BYTES = "its bytes are not what was written: they do not match its checksu
 
 DRAW_BYTES: Final = 8
 """As finely as a share is drawn."""
+
+RECORDS: Final = (SNAPSHOTS, "runs", "swap")
+"""The directories of records: of FlowFiles, swapped ones included, and of handles."""
 
 
 class _Needed(NamedTuple):
@@ -38,8 +41,8 @@ def verify(
     on_progress: Progress = untold,
 ) -> BackupVerification:
     """Look at the files of one generation, or of all: each is there in its length, and a `sample` of them, a share that
-    the seed draws, is read and compared. It writes nothing, and pins nothing: what a backup drops meanwhile does not
-    count. NotABackup; RepositoryDamaged where the newest manifest can't be read.
+    the seed draws, is read and compared; see `_drawn`. It writes nothing, and pins nothing: what a backup drops
+    meanwhile does not count. NotABackup; RepositoryDamaged where the newest manifest can't be read.
     """
     manifests, damages = _manifests(place, generation)
     needed = _needed(manifests)
@@ -54,7 +57,7 @@ def verify(
                 "it is missing" if length is None else f"it has {length:,} bytes, {each.file.length:,} were written"
             )
             damages.append(_damage(each, reason))
-    drawn = [each for each in there if _is_drawn(each.file, sample, seed)]
+    drawn = _drawn(there, sample, seed)
     total = sum(each.file.length for each in drawn)
     done = 0
     on_progress(Tally(0, len(drawn), 0, total))
@@ -106,14 +109,29 @@ def _needed(manifests: Iterable[BackupManifest]) -> dict[str, _Needed]:
     return needed
 
 
-def _is_drawn(file: BackupFile, sample: float, seed: int) -> bool:
-    """Each file by itself, so that a seed draws the same ones whatever else is there.
+def _drawn(there: list[_Needed], sample: float, seed: int) -> list[_Needed]:
+    """What is read. Whatever a sample is, all records are: without a snapshot no content is of any use. Of content, and
+    of events, it is a share, and one at least: that nothing was damaged says nothing where nothing was read.
+    """
+    lots: dict[str, dict[str, float]] = {}
+    for each in there:
+        if (folder := each.file.path.partition("/")[0]) not in RECORDS:
+            lots.setdefault(folder, {})[each.file.lies_at] = _lot(each.file, seed)
+    left: set[str] = set()
+    for found in lots.values():
+        bound = max(sample, min(found.values()))
+        left.update(path for path, lot in found.items() if lot > bound)
+    return [each for each in there if each.file.lies_at not in left]
+
+
+def _lot(file: BackupFile, seed: int) -> float:
+    """From 0 to 1, of each file by itself, so that a seed draws the same ones whatever else is there.
 
     By a hash that a seed changes altogether. A CRC is linear: two names that agree in their first bit agree in it under
     every seed, so that a half was the same half for ever, or all of it.
     """
     digest = blake2b(file.lies_at.encode(), digest_size=DRAW_BYTES, key=b"%d" % seed).digest()
-    return int.from_bytes(digest) < sample * (1 << 8 * DRAW_BYTES)
+    return int.from_bytes(digest) / (1 << 8 * DRAW_BYTES)
 
 
 def _wrong(place: BackupPlace, file: BackupFile) -> str:

@@ -43,7 +43,8 @@ class Move(NamedTuple):
 def require_range(start: int, size: int, length: int) -> None:
     """RangeNotSatisfiable unless these bytes lie inside a content of so many."""
     if not 0 <= start <= start + size <= length:
-        raise RangeNotSatisfiable(f"range {start}+{size} lies outside the content of {length} bytes", length)
+        what = f"range {start}+{size}" if size >= 0 else f"offset {start}"
+        raise RangeNotSatisfiable(f"{what} lies outside the content of {length} bytes", length)
 
 
 def pack_ranges(runs: Iterable[ByteRange]) -> bytes:

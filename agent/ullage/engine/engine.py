@@ -322,13 +322,13 @@ class Engine:
         depth: int = 1,
         tenant: str = "",
         room: SessionRoom | None = None,
+        kind: type[ProcessSession] = ProcessSession,
     ) -> ProcessSession:
-        """A new session; use it in one thread, as a context manager. `component` is who its events name; `depth`: how
-        many calls above the program is that wants it; `tenant`: whose files its content goes to, and
-        who makes the queues that are not there yet; `room`: what it may hold, where that is bounded.
+        """A new session, a context manager for one thread. `component`: who its events name; `depth`: how many calls
+        above the program is that wants it; `tenant`: whose its content is, and queues; `room`: what it may hold.
         """
         self.forgotten.give_back()
-        return ProcessSession(self._parts, component, component_type, depth + 1, tenant, room)
+        return kind(self._parts, component, component_type, depth + 1, tenant, room)
 
     def queue(self, name: str) -> FlowFileQueue:
         """The queue of this name, made with the defaults on first use."""

@@ -36,7 +36,7 @@ from ullage.engine.model import (
     pack_attributes,
     unpack_attributes,
 )
-from ullage.engine.opening import SALVAGING, Predecessor, lock_directory
+from ullage.engine.opening import NONE_BEFORE, SALVAGING, Predecessor, lock_directory
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.wal.failingdisk import FailingDisk
 from ullage.engine.wal.lenient import LostRange, payloads
@@ -69,7 +69,8 @@ def salvage(
     # A link would have it read, as content, what whoever made the source can't read.
     files, clock = (files or OsFiles()).without_links_below(source), clock or Clock()
     root = spec.storage.host_path.path
-    _require_empty(files, source, spec)
+    _require_apart(source, root)
+    require_empty(files, spec)
     if not files.exists(source):
         raise NotARepository(f"{source} does not exist")
     with closing(lock_directory(files, source)):
@@ -81,24 +82,42 @@ def salvage(
         events = SalvagedEvents(files, disk, source, found.repository, there.events)
         state = decided(disk, found, events, SerDe())
         content = SalvagedContent(disk, there.content, state.moves)
-        make_directories(files, root)
-        marker = os.path.join(root, SALVAGING)
-        # Durable before there is an identity: the init syncs the root's names before its own commit point.
-        files.create(marker).close()
-        try:
-            identity = Engine.initialize(spec, files, clock, _predecessor(found, state, events, there))
-            with Engine.open(spec, files, clock, is_salvage=True) as engine:
-                salvager = Salvager(engine, state, content, on_progress)
-                salvager.fill()
-                salvager.remember()
+        after = _predecessor(found, state, events, there)
+        salvager = filled_repository(files, clock, spec, state, content, on_progress, after, events)
+    return _report(salvager.repository, found, state, events, there, disk, salvager)
+
+
+def filled_repository(
+    files: Files,
+    clock: Clock,
+    spec: ContentRepositorySpec,
+    state: SalvagedState,
+    content: SalvagedContent,
+    on_progress: Progress,
+    after: Predecessor = NONE_BEFORE,
+    events: SalvagedEvents | None = None,
+) -> "Salvager":
+    """Make a repository of what was decided, and say what came of it. `after`: what it numbers on from."""
+    root = spec.storage.host_path.path
+    make_directories(files, root)
+    marker = os.path.join(root, SALVAGING)
+    # Durable before there is an identity: the init syncs the root's names before its own commit point.
+    files.create(marker).close()
+    try:
+        Engine.initialize(spec, files, clock, after)
+        with Engine.open(spec, files, clock, is_salvage=True) as engine:
+            salvager = Salvager(engine, state, content, on_progress)
+            salvager.fill()
+            salvager.remember()
+            if events is not None:
                 salvager.tell(events)
-                engine.checkpoint()
-            files.unlink(marker)
-            files.sync_directory(root)
-        except Exception as error:
-            error.add_note(f"what is in {root} by now is no repository: remove it before you try again")
-            raise
-    return _report(identity.repository, found, state, events, there, disk, salvager)
+            engine.checkpoint()
+        files.unlink(marker)
+        files.sync_directory(root)
+    except Exception as error:
+        error.add_note(f"what is in {root} by now is no repository: remove it before you try again")
+        raise
+    return salvager
 
 
 def _predecessor(found: SurveyedSource, state: SalvagedState, events: SalvagedEvents, there: FoundFiles) -> Predecessor:
@@ -161,12 +180,13 @@ class Salvager:
         self.lost: list[UnavailableContent] = []
         self.lost_count = self.handles = self.held = self.events = 0
         self.queues: Counter[str] = Counter()
+        self.repository = engine.identity.repository
         self._engine = engine
         self._state = state
         self._content = content
         self._on_progress = on_progress
         self._admission = WriterAdmission(engine.content, engine.clock, engine.compactor.relieve)
-        self._done = 0
+        self.bytes = 0
         known = [queue.number for queue in state.queues.values() if queue.name == HELD_QUEUE]
         self._held_queue = known[0] if known else max((HANDLE_QUEUE, *state.queues)) + 1
         if state.held and not known:
@@ -186,8 +206,8 @@ class Salvager:
                     written = with_blocks_of(claims, writer.sync(), (), self._engine.reader)
                     self._engine.committer.commit([*written, *records], creates=True)
             writer.release(committed=True)
-            self._done += sum(record.size for record in batch)
-            self._on_progress(self._done, total)
+            self.bytes += sum(record.size for record in batch)
+            self._on_progress(self.bytes, total)
 
     def remember(self) -> None:
         """The answers to idempotency keys that are good still, durable."""
@@ -301,13 +321,17 @@ def _place(record: FlowFileRecord) -> tuple[int, int]:
     return (-1, 0) if record.claim is None else (record.claim.resource, record.claim.offset)
 
 
-def _require_empty(files: Files, source: str, spec: ContentRepositorySpec) -> None:
-    root = spec.storage.host_path.path
+def _require_apart(source: str, root: str) -> None:
     places = os.path.realpath(root), os.path.realpath(source)
     if os.path.commonpath(places) in places:
         raise InvalidArgument(
             f"{source} is only read, and {root} is the same directory, or lies in it, or around it: choose another one"
         )
+
+
+def require_empty(files: Files, spec: ContentRepositorySpec) -> None:
+    """DirectoryNotEmpty unless a repository can be made where the spec says."""
+    root = spec.storage.host_path.path
     mounts = {container.sub_path.split("/")[0] for container in spec.storage.containers}
     mounts |= {path.split("/")[0] for path in spec.storage.provenance_directories} | {"flowfile"}
     for directory in (root, *(os.path.join(root, container.sub_path) for container in spec.storage.containers)):

@@ -10,6 +10,10 @@ from ullage.errors import InvalidArgument
 
 SCHEME: Final = "s3://"
 
+KMS: Final = "aws:kms"
+ENCRYPTIONS: Final = ("AES256", KMS)
+"""What a server may be asked to encrypt with."""
+
 KEY_BYTES_MAX: Final = 512
 """Of a prefix: what lies below it needs as much again, and S3 takes 1,024."""
 
@@ -44,6 +48,14 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     or what `AWS_PROFILE` says (`AWS_SHARED_CREDENTIALS_FILE`).
     """
 
+    encryption: str = ""
+    """How the server is asked to encrypt what is put there: `AES256`, with keys of its own, or `aws:kms`. Empty leaves
+    it to the rule of the bucket. What is read needs nothing said.
+    """
+
+    encryption_key: str = ""
+    """With `aws:kms` the id of the key; empty takes the one of the account."""
+
     patience_seconds: float = 120.0
     """How long a request that fails for a reason which may pass is tried again: no answer, 500, 503 SlowDown."""
 
@@ -70,6 +82,10 @@ def checked_bucket(place: str | Bucket) -> Bucket:
     if len(place.prefix.encode()) > KEY_BYTES_MAX:
         raise InvalidArgument(f"the prefix of {place.name} is longer than {KEY_BYTES_MAX} bytes")
     _require_endpoint(place.endpoint)
+    if place.encryption not in ("", *ENCRYPTIONS):
+        raise InvalidArgument(f"{place.encryption!r} is no encryption of a bucket's server: {', '.join(ENCRYPTIONS)}")
+    if place.encryption_key and place.encryption != KMS:
+        raise InvalidArgument(f"an encryption_key is of {KMS} alone")
     if not place.patience_seconds > 0:
         raise InvalidArgument("patience_seconds is more than 0: a request is tried once at least")
     return place

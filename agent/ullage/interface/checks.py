@@ -269,8 +269,8 @@ def verification_request(
     """What of a backup is to be looked at, if it can be."""
     if type(sample) not in (int, float):
         raise TypeError(f"a sample is a number, not {type(sample).__name__}")
-    if not 0 <= sample <= 1:
-        raise InvalidArgument(f"a sample is a share from 0 to 1, not {sample:g}")
+    if not 0 < sample <= 1:
+        raise InvalidArgument(f"a sample is a share above 0, up to 1, not {sample:g}")
     return VerificationRequest(
         source=checked_place(source),
         generation=None if generation is None else checked_number(generation, "a generation"),

@@ -25,12 +25,13 @@ def read_checkpoint(pieces: PieceReader, into: FlowFileMap, *, attributes: Attri
     if pieces.is_at_end:  # NiFi takes an empty one for none
         return -1
     transaction, count, form = pieces.take(lambda data, at: _header(data, at, attributes=attributes))
+    into.formats.append(form)
     for _ in range(count):
         update = pieces.take(form.inline)
         if update.flowfile is not None:  # NiFi passes over others as well
             into.flowfiles[update.id] = update.flowfile
     for _ in range(pieces.take(_number)):
-        into.swaps.add(pieces.take(text).rpartition("/")[2])
+        into.add_swap(pieces.take(text))
     return transaction
 
 

@@ -1,7 +1,7 @@
 """What files lose in a reclaim, kept elsewhere until it is sure that nobody wants it back.
 
-Two files in a folder of their own: `contents` has the bytes, span after span in the order of the steps, and `sums`,
-written once these are durable, the CRC-32 of each span.
+Two files in a folder of their own: `contents` has the bytes, span after span in the order of the steps, then the files
+of the FlowFile repository whose place a rewrite takes; and `sums`, written once these are durable, the CRC-32 of each.
 """
 
 import os
@@ -14,7 +14,7 @@ import msgspec
 from ullage.nifi.changes import Changes
 from ullage.nifi.intent import NAME, ReclaimIntent
 from ullage.nifi.reclaimplan import FileStep
-from ullage.nifi.spans import total
+from ullage.nifi.spans import Span, total
 
 CONTENTS: Final = "contents"
 SUMS: Final = "sums"
@@ -26,13 +26,13 @@ def folder_of(intent: ReclaimIntent) -> str:
     return os.path.join(intent.copies, f"{NAME}-{intent.id}")
 
 
-def keep(intent: ReclaimIntent, changes: Changes) -> None:
+def keep(intent: ReclaimIntent, flowfiles: str, changes: Changes) -> None:
     """Copy all that the steps take away; durable when this returns. OSError: not all could be kept."""
     folder = folder_of(intent)
     changes.make_folder(folder)
     changes.sync_folder(intent.copies)
     sums: list[int] = []
-    changes.write_new(os.path.join(folder, CONTENTS), _contents(intent, sums))
+    changes.write_new(os.path.join(folder, CONTENTS), _contents(intent, flowfiles, sums))
     changes.write_new(os.path.join(folder, SUMS), [msgspec.json.encode(sums)])
     changes.sync_folder(folder)
 
@@ -61,6 +61,10 @@ class KeptCopies:
             count = len(step.gone)
             self._places[step.file] = (at, sums[number : number + count])
             at, number = at + total(step.gone), number + count
+        self._replaced: dict[str, tuple[int, int, int]] = {}
+        for (name, size, _), expected in zip(intent.replaced, sums[number:], strict=False):
+            self._replaced[name] = (at, size, expected)
+            at += size
 
     def close(self) -> None:
         self._file.close()
@@ -76,6 +80,19 @@ class KeptCopies:
                 return False
             at += end - begin
         return len(sums) == len(step.gone)
+
+    def has_whole(self, name: str) -> bool:
+        """The same of a file of the FlowFile repository."""
+        at, size, expected = self._replaced.get(name, (0, 0, 1))
+        found = 0
+        for piece in self._pieces(at, size):
+            found = zlib.crc32(piece, found)
+        return found == expected
+
+    def replaced(self, name: str) -> Iterator[bytes]:
+        """All of it."""
+        at, size, _ = self._replaced[name]
+        return self._pieces(at, size)
 
     def pieces(self, step: FileStep) -> Iterator[tuple[int, bytes]]:
         """What it lost, with where that was."""
@@ -96,15 +113,21 @@ class KeptCopies:
             at, count = at + len(piece), count - len(piece)
 
 
-def _contents(intent: ReclaimIntent, sums: list[int]) -> Iterator[bytes]:
+def _contents(intent: ReclaimIntent, flowfiles: str, sums: list[int]) -> Iterator[bytes]:
     for step in intent.steps:
-        with open(intent.path_of(step), "rb") as file:
-            for begin, end in step.gone:
-                found = 0
-                for piece in _read(file.fileno(), begin, end):
-                    found = zlib.crc32(piece, found)
-                    yield piece
-                sums.append(found)
+        yield from _spans(intent.path_of(step), step.gone, sums)
+    for name, size, _ in intent.replaced:
+        yield from _spans(os.path.join(flowfiles, name), [(0, size)], sums)
+
+
+def _spans(path: str, spans: list[Span], sums: list[int]) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        for begin, end in spans:
+            found = 0
+            for piece in _read(file.fileno(), begin, end):
+                found = zlib.crc32(piece, found)
+                yield piece
+            sums.append(found)
 
 
 def _read(descriptor: int, at: int, end: int) -> Iterator[bytes]:

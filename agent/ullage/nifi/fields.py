@@ -52,9 +52,16 @@ def text(data: bytes, at: int) -> tuple[str, int]:
 
 
 def long_text(data: bytes, at: int) -> tuple[str, int]:
-    """Four bytes of length, then UTF-8."""
+    """Four bytes of length, then UTF-8. A byte that is none is a lone surrogate, so that nobody takes it for a letter:
+    see `readable`.
+    """
     end = _behind(data, at)
-    return data[at + 4 : end].decode("utf-8", "replace"), end
+    return data[at + 4 : end].decode("utf-8", "surrogateescape"), end
+
+
+def readable(value: str) -> str:
+    """The text with a replacement character for each byte that is no letter: for people, and not to be kept."""
+    return value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def read_schema(data: bytes, at: int) -> tuple[tuple[SchemaField, ...], int]:

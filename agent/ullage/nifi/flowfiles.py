@@ -3,12 +3,13 @@
 Of org.apache.nifi.controller.repository: `SchemaRepositoryRecordSerde` (versions 1 to 3) and `schema/*`.
 """
 
+import enum
 from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 
-from ullage.nifi.fields import EXTERNAL, INLINE, Read, SchemaField, read_schema, reader, text
+from ullage.nifi.fields import EXTERNAL, INLINE, Read, SchemaField, read_schema, readable, reader, text
 from ullage.nifi.trouble import NotSurveyable, Unparsable
 
 SERDE: Final = "org.apache.nifi.controller.repository.SchemaRepositoryRecordSerde"
@@ -17,7 +18,11 @@ SERDE_VERSION_MAX: Final = 3
 KINDS: Final = {
     "Action": "STRING",
     "Record ID": "LONG",
+    "Entry Date": "LONG",
+    "Lineage Start Date": "LONG",
+    "Lineage Start Index": "LONG",
     "Queued Date": "LONG",
+    "Queued Date Index": "LONG",
     "FlowFile Size": "LONG",
     "Container": "STRING",
     "Section": "STRING",
@@ -34,8 +39,40 @@ TEXTS: Final = frozenset(name for name, kind in KINDS.items() if kind == "STRING
 
 ATTRIBUTES: Final = "Attributes"
 
-Attributes = bool | frozenset[str]
-"""Which of a FlowFile's attributes are kept: all, none, or those of these names."""
+
+class Kept(enum.Enum):
+    """More than some attributes."""
+
+    EVERYTHING = "all that a record says of a FlowFile, as `FlowFileDetails`"
+    RECORD = "the record of a FlowFile that no swap file has, as it stands in its file, byte for byte"
+
+
+Attributes = bool | frozenset[str] | Kept
+"""Which of a FlowFile's attributes are kept: all, none, or those of these names; or everything, packed."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+class FlowFileDetails(msgspec.Struct, frozen=True, gc=False):
+    """What an import needs beyond what a survey does. `id`: NiFi's number of it. `packed`: its attributes, which take
+    a fifth of the memory so; None: they are no Unicode.
+    """
+
+    id: int
+    entry_millis: int
+    lineage_millis: int
+    lineage_index: int
+    queued_index: int
+    packed: bytes | None
+
+    def attributes(self) -> dict[str, str]:
+        """All of them; none where they are no Unicode."""
+        return {} if self.packed is None else _unpack(self.packed)
+
+
+RECORD: Final = "\0record"
+"""Among the values of a record: its bytes. No schema has a field of this name that is used here."""
 
 
 class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
@@ -43,7 +80,7 @@ class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
 
     `file`: container, section and identifier of the resource claim in which its content lies, with slashes between;
     empty: it has none. `start`: of the content in that file, in bytes; `claim_start`: of what NiFi wrote there in one
-    go, of which the content is all or a part. `attributes` only where they were asked for.
+    go, of which the content is all or a part. `attributes` and `record` only where they were asked for.
     """
 
     queue: str
@@ -53,24 +90,38 @@ class NiFiFlowFile(msgspec.Struct, frozen=True, gc=False):
     queued_millis: int
     attributes: dict[str, str] | None = None
     claim_start: int = 0
+    details: FlowFileDetails | None = None
+    record: bytes = b""
 
 
 class FlowFileUpdate(msgspec.Struct, frozen=True, gc=False):
-    """One record of a journal. `swap` and `former`: names of swap files."""
+    """One record of a journal. `swap` and `former`: names of swap files; `location`: of `swap`, as NiFi has it."""
 
     action: str
     id: int
     flowfile: NiFiFlowFile | None
     swap: str
     former: str
+    location: str = ""
 
 
 class FlowFileMap:
-    """All FlowFiles that are not in swap files, by their number, and the names of the swap files."""
+    """All FlowFiles that are not in swap files, by their number, and the names of the swap files.
+
+    `locations`: where NiFi says that these are, whole paths. `formats`: of each file that was read.
+    """
 
     def __init__(self) -> None:
         self.flowfiles: dict[int, NiFiFlowFile] = {}
         self.swaps: set[str] = set()
+        self.locations: dict[str, str] = {}
+        self.formats: list[RecordFormat] = []
+
+    def add_swap(self, location: str) -> None:
+        """By its whole path, which is another one where a copy of the repository is read."""
+        name = base_name(location)
+        self.swaps.add(name)
+        self.locations[name] = location
 
     def apply(self, updates: Iterable[FlowFileUpdate]) -> None:
         """As `HashMapSnapshot.update` does."""
@@ -79,6 +130,7 @@ class FlowFileMap:
             if action in ("SWAP_OUT", "SWAP_FILE_RENAMED"):
                 self.swaps.discard(update.former)
                 self.swaps.add(update.swap)
+                self.locations[update.swap] = update.location
             elif action in ("SWAP_IN", "SWAP_FILE_DELETED"):
                 self.swaps.discard(update.swap)
             if update.flowfile is not None:
@@ -93,7 +145,11 @@ class RecordFormat:
     def __init__(self, fields: tuple[SchemaField, ...], *, attributes: Attributes, queue: str = "") -> None:
         """`queue`: whose records these are, where they do not say so themselves."""
         _check(fields)
-        wanted = TEXTS if attributes is False else TEXTS | {ATTRIBUTES}
+        self.fields = fields
+        self.header: tuple[str, int, bytes] | None = None
+        """Where a header stated it: what wrote it, in which version, and the schema's bytes."""
+        self._is_whole = attributes is Kept.RECORD
+        wanted = TEXTS if attributes is False or self._is_whole else TEXTS | {ATTRIBUTES}
         self._read: Read = reader(fields, wanted)
         self._attributes = attributes
         self._queue = queue
@@ -109,8 +165,10 @@ class RecordFormat:
         NotSurveyable if what wrote it encrypts, or is newer than what is known here.
         """
         check_writer(serde, version)
-        fields, at = read_schema(data, at)
-        return cls(fields, attributes=attributes), at
+        fields, end = read_schema(data, at)
+        found = cls(fields, attributes=attributes)
+        found.header = (serde, version, data[at:end])
+        return found, end
 
     def update(self, data: bytes, at: int) -> tuple[FlowFileUpdate | str, int]:
         """The record at this position, or the path of the file in which it and those after it were put, and what is
@@ -122,8 +180,10 @@ class RecordFormat:
         if sentinel != INLINE:
             raise Unparsable(f"no record begins with the byte {sentinel}")
         values: dict[str, Any] = {}
-        at = self._read(data, at + 1, values)
-        return self._update(values), at
+        end = self._read(data, at + 1, values)
+        if self._is_whole:
+            values[RECORD] = data[at:end]
+        return self._update(values), end
 
     def inline(self, data: bytes, at: int) -> tuple[FlowFileUpdate, int]:
         """The same where nothing is put into other files."""
@@ -143,16 +203,18 @@ class RecordFormat:
 
     def _update(self, values: dict[str, Any]) -> FlowFileUpdate:
         action = values.get("Action", "")
-        swap = _name(values.get("Swap Location", ""))
+        location = values.get("Swap Location", "")
+        swap = base_name(location)
         try:
             if action in ("CREATE", "UPDATE", "SWAP_IN"):
                 return FlowFileUpdate(action, values["Record ID"], self._flowfile(values), swap, "")
             if action in ("DELETE", "CONTENTMISSING", "SWAP_OUT"):
-                return FlowFileUpdate(action, values["Record ID"], None, swap, "")
+                return FlowFileUpdate(action, values["Record ID"], None, swap, "", location)
         except KeyError as error:
             raise Unparsable(f"a record without {error}") from error
         if action in ("SWAP_FILE_DELETED", "SWAP_FILE_RENAMED"):
-            return FlowFileUpdate(action, -1, None, swap, _name(values.get("Original Swap Location", "")))
+            former = base_name(values.get("Original Swap Location", ""))
+            return FlowFileUpdate(action, -1, None, swap, former, location)
         raise Unparsable(f"a record of the unknown kind {action[:40]!r}")
 
     def _flowfile(self, values: dict[str, Any]) -> NiFiFlowFile:
@@ -172,13 +234,16 @@ class RecordFormat:
             values["Queued Date"],
             self._kept(values),
             claim_start,
+            _details(values) if self._attributes is Kept.EVERYTHING else None,
+            values.get(RECORD, b""),
         )
 
     def _kept(self, values: dict[str, Any]) -> dict[str, str] | None:
-        if self._attributes is False:
+        wanted = self._attributes
+        if wanted is False or isinstance(wanted, Kept):
             return None
         found: dict[str, str] = values.get(ATTRIBUTES, {})
-        return found if self._attributes is True else {name: found[name] for name in self._attributes if name in found}
+        return found if wanted is True else {name: readable(found[name]) for name in wanted if name in found}
 
     def _file(self, parts: tuple[str, str, str]) -> str:
         known = self._files.get(parts)
@@ -190,6 +255,21 @@ class RecordFormat:
 
     def _shared(self, string: str) -> str:
         return self._strings.setdefault(string, string)
+
+
+def _details(values: dict[str, Any]) -> FlowFileDetails:
+    try:
+        packed = _pack(values.get(ATTRIBUTES, {}))
+    except UnicodeEncodeError:
+        packed = None
+    return FlowFileDetails(
+        values["Record ID"],
+        values["Entry Date"],
+        values["Lineage Start Date"],
+        values["Lineage Start Index"],
+        values["Queued Date Index"],
+        packed,
+    )
 
 
 def check_writer(serde: str, version: int) -> None:
@@ -205,7 +285,7 @@ def check_writer(serde: str, version: int) -> None:
         )
 
 
-def _name(location: str) -> str:
+def base_name(location: str) -> str:
     """A swap file is named by its absolute path, which is another one where a copy of the repository is read."""
     return location.replace("\\", "/").rpartition("/")[2]
 

@@ -5,7 +5,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,7 @@ CONTAINER: Final = "nifi.content.repository.directory."
 TRUNCATING: Final = "nifi.content.claim.truncation.enabled"
 APPENDABLE: Final = "nifi.content.claim.max.appendable.size"
 APPENDABLE_BYTES: Final = 50 << 10
+APPENDABLE_BYTES_MAX: Final = 100 << 20
 TRUNCATED_BYTES_MAX: Final = 1_000_000
 """NiFi cuts off no dead content that is not larger than this or than what it appends to, whichever is less."""
 
@@ -45,6 +46,22 @@ IMPLEMENTATIONS: Final = {
 
 ENCRYPTED: Final = "nifi.repository.encryption.protocol.version"
 
+DURATION: Final = re.compile(
+    r"(\d{1,9}(?:\.\d{1,9})?)\s*"
+    r"(ms|milli|millis|millisecond|milliseconds|s|sec|secs|second|seconds|m|min|mins|minute|minutes"
+    r"|h|hr|hrs|hour|hours|d|day|days|w|wk|wks|week|weeks)"
+)
+UNITS: Final = (
+    ("ms", 1),
+    ("milli", 1),
+    ("s", 1_000),
+    ("m", 60_000),
+    ("h", 3_600_000),
+    ("d", 86_400_000),
+    ("w", 604_800_000),
+)
+"""Milliseconds by how a unit begins; of those that begin alike the longer name first."""
+
 ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 ESCAPED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
@@ -54,6 +71,7 @@ class NiFiHome(msgspec.Struct, frozen=True):
 
     `truncated_above`: bytes of a dead content at a file's end that NiFi 2.10 and later cut off; None: told not to.
     `provenance`: the directories of its events; none if it keeps them in memory; None if that is not known.
+    `appendable`: bytes of a file from which on NiFi appends no further content to it.
     """
 
     flowfiles: str
@@ -62,6 +80,7 @@ class NiFiHome(msgspec.Struct, frozen=True):
     is_archiving: bool = True
     truncated_above: int | None = APPENDABLE_BYTES
     provenance: tuple[str, ...] | None = None
+    appendable: int = APPENDABLE_BYTES
 
 
 def find_home(path: str) -> NiFiHome:
@@ -93,8 +112,9 @@ def home_of(properties: Mapping[str, str], base: str) -> NiFiHome:
         containers=containers,
         flow=os.path.join(base, flow) if ".json" in flow else "",
         is_archiving=_is_on(properties, "nifi.content.repository.archive.enabled"),
-        truncated_above=_truncated_above(properties) if _is_on(properties, TRUNCATING) else None,
+        truncated_above=min(_appendable(properties), TRUNCATED_BYTES_MAX) if _is_on(properties, TRUNCATING) else None,
         provenance=tuple(os.path.join(base, path) for path in _provenance(properties)),
+        appendable=_appendable(properties),
     )
 
 
@@ -117,18 +137,36 @@ def queue_names(path: str) -> tuple[dict[str, str], list[NiFiDamage]]:
 
     The flow only helps: where it can't be read, the queues have their identifiers, and the damage says so.
     """
-    names: dict[str, str] = {}
+    connections, damages = connections_of(path)
+    return {identifier: connection.name for identifier, connection in connections.items()}, damages
+
+
+class NiFiConnection(NamedTuple):
+    """A queue as the flow defines it. `name`: what a person calls it. `prioritizers`: names of NiFi's classes, the
+    most important first. Limits of 0: none.
+    """
+
+    name: str
+    prioritizers: tuple[str, ...] = ()
+    expiration_millis: int = 0
+    count_max: int = 0
+    bytes_max: int = 0
+
+
+def connections_of(path: str) -> tuple[dict[str, NiFiConnection], list[NiFiDamage]]:
+    """All queues of a flow, by their identifiers; none, with the damage, where it can't be read."""
+    found: dict[str, NiFiConnection] = {}
     if not path:
-        return names, []
+        return found, []
     try:
         with os.fdopen(open_regular(path), "rb") as packed, gzip.open(packed) as file:
             data = file.read(FLOW_BYTES_MAX + 1)
         if len(data) > FLOW_BYTES_MAX:
             raise ValueError(f"it has more than {FLOW_BYTES_MAX:,} bytes")
-        _collect(msgspec.json.decode(data, type=_Flow).rootGroup, "", names)
+        _collect(msgspec.json.decode(data, type=_Flow).rootGroup, "", found)
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-        return names, [NiFiDamage(path, f"the queues have no names: {error}", loses_flowfiles=False)]
-    return names, []
+        return found, [NiFiDamage(path, f"the queues have no names: {error}", loses_flowfiles=False)]
+    return found, []
 
 
 class _End(msgspec.Struct):
@@ -142,6 +180,10 @@ class _Connection(msgspec.Struct):
     name: str | None = None
     source: _End | None = None
     destination: _End | None = None
+    prioritizers: list[str] | None = None
+    flowFileExpiration: str | None = None  # noqa: N815 - as NiFi's flow has it
+    backPressureObjectThreshold: int | None = None  # noqa: N815 - as NiFi's flow has it
+    backPressureDataSizeThreshold: str | None = None  # noqa: N815 - as NiFi's flow has it
 
 
 class _Group(msgspec.Struct):
@@ -154,15 +196,21 @@ class _Flow(msgspec.Struct):
     rootGroup: _Group  # noqa: N815 - as NiFi's flow has it
 
 
-def _collect(group: _Group, where: str, names: dict[str, str]) -> None:
-    """The names of a group's queues, and of those below. Each has the names of all its groups, so long ones are cut."""
+def _collect(group: _Group, where: str, found: dict[str, NiFiConnection]) -> None:
+    """A group's queues, and of those below. Each has the names of all its groups, so long ones are cut."""
     for connection in group.connections:
         ends = " -> ".join(_called(end) for end in (connection.source, connection.destination))
         name = f"{connection.name}: {ends}" if connection.name else ends
         # In memory, and so in the repository, a queue goes by the identifier of this instance of the flow.
-        names[connection.instanceIdentifier or connection.identifier] = f"{where}{name[:NAME_MAX]}"
+        found[connection.instanceIdentifier or connection.identifier] = NiFiConnection(
+            f"{where}{name[:NAME_MAX]}",
+            tuple(each.rpartition(".")[2] for each in connection.prioritizers or ()),
+            _millis(connection.flowFileExpiration or ""),
+            max(0, connection.backPressureObjectThreshold or 0),
+            _bytes(connection.backPressureDataSizeThreshold or "") or 0,
+        )
     for below in group.processGroups:
-        _collect(below, f"{where}{below.name or '?'}"[:NAME_MAX] + " / ", names)
+        _collect(below, f"{where}{below.name or '?'}"[:NAME_MAX] + " / ", found)
 
 
 def _called(end: _End | None) -> str:
@@ -179,11 +227,22 @@ def _is_on(properties: Mapping[str, str], name: str) -> bool:
     return properties.get(name, "true").strip().lower() != "false"
 
 
-def _truncated_above(properties: Mapping[str, str]) -> int:
+def _appendable(properties: Mapping[str, str]) -> int:
     """As NiFi reads the size of a resource claim; what is none is the default."""
-    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]?)B", properties.get(APPENDABLE, "").strip().upper())
-    bytes_ = APPENDABLE_BYTES if match is None else float(match[1]) * 1024 ** " KMGT".index(match[2] or " ")
-    return int(min(bytes_, TRUNCATED_BYTES_MAX))
+    stated = _bytes(properties.get(APPENDABLE, ""))
+    return min(APPENDABLE_BYTES if stated is None else stated, APPENDABLE_BYTES_MAX)
+
+
+def _bytes(stated: str) -> int | None:
+    """`1 GB`, as NiFi reads it; None: it is no size."""
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([KMGT]?)B", stated.strip().upper())
+    return None if match is None else int(float(match[1]) * 1024 ** " KMGT".index(match[2] or " "))
+
+
+def _millis(stated: str) -> int:
+    """`30 min`, as NiFi reads it; 0: it is none, or no duration."""
+    match = DURATION.fullmatch(stated.strip().lower())
+    return 0 if match is None else int(float(match[1]) * next(ms for unit, ms in UNITS if match[2].startswith(unit)))
 
 
 def _refuse(properties: Mapping[str, str]) -> None:

@@ -3,25 +3,29 @@
 The intent lies in the FlowFile repository's folder, where NiFi passes over it, and its name says how far it is. A name
 needs no room on a full disk to be changed, and is the old one or the new one after a crash:
 
-    copying -> changing -> done          of a reclaim; one for good begins with `changing`
+    copying -> changing -> done          of a reclaim; one for good that only punches begins with `changing`
                changing, done -> undoing -> (no intent)   of an undo
+
+A rewrite is a reclaim of its own, behind the one that punches. Both belong to one series, and are taken back together:
+the newest one that is done has the name, those before it have numbers behind theirs.
 """
 
 import enum
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from ullage.nifi.changes import Changes
 from ullage.nifi.reclaimplan import FileStep, Replays
+from ullage.nifi.rewriteplan import NewFile
 from ullage.nifi.running import RepositoryState
 from ullage.nifi.trouble import NotSurveyable
 
 NAME: Final = "ullage-reclaim"
 PARTIAL: Final = f"{NAME}.partial"
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Stage(enum.StrEnum):
@@ -44,7 +48,9 @@ class ReclaimIntent(msgspec.Struct, frozen=True):
     """All that is changed. `copies`: the folder that gets what files lose; empty: nobody keeps it.
 
     `state`: of the FlowFile repository, which a NiFi that was started has changed. `owners`: of the files that are
-    deleted, by their names: user, group and permissions.
+    deleted, by their names: user, group and permissions. Of a rewrite: `new`, the files that get survivors, and
+    `built`, the files of the FlowFile repository that take the place of those of the same names, as `state` has them;
+    empty as long as they are being made.
     """
 
     id: str
@@ -56,6 +62,9 @@ class ReclaimIntent(msgspec.Struct, frozen=True):
     steps: list[FileStep]
     set_aside: list[MovedEntry]
     owners: dict[str, tuple[int, int, int]]
+    series: str = ""
+    new: list[NewFile] = []
+    built: list[tuple[str, int, int]] = []
     version: int = VERSION
 
     @property
@@ -63,12 +72,24 @@ class ReclaimIntent(msgspec.Struct, frozen=True):
         """The name of the folder that provenance directories have for what is set aside."""
         return f"{NAME}-{self.id}"
 
+    @property
+    def replaced(self) -> list[tuple[str, int, int]]:
+        """Of `state`, those that a rewrite takes the place of."""
+        names = {name for name, _, _ in self.built}
+        return [each for each in self.state if each[0] in names]
+
     def is_of(self, state: RepositoryState) -> bool:
-        """Whether no NiFi was started since."""
-        return tuple(map(tuple, self.state)) == state.files
+        """Whether no NiFi was started since: each file is as it was, or as a rewrite puts it there."""
+        known = {*map(tuple, self.state), *map(tuple, self.built)}
+        names = {name for name, _, _ in state.files}
+        return known.issuperset(state.files) and names.issuperset(name for name, _, _ in self.state)
 
     def path_of(self, step: FileStep) -> str:
-        container, _, below = step.file.partition("/")
+        return self.path(step.file)
+
+    def path(self, file: str) -> str:
+        """Of a content file."""
+        container, _, below = file.partition("/")
         return os.path.join(self.containers[container], below)
 
 
@@ -82,28 +103,46 @@ class IntentFolder:
     def find(self) -> tuple[Stage, ReclaimIntent] | None:
         """The one that matters: what was interrupted comes before what is done."""
         for stage in Stage:
-            try:
-                with open(self._path(stage), "rb") as file:
-                    data = file.read()
-            except FileNotFoundError:  # it is not that far, or further
-                continue
-            try:
-                intent = msgspec.json.decode(data, type=ReclaimIntent)
-            except msgspec.DecodeError as error:
-                raise NotSurveyable(f"{self._path(stage)} can't be read: {error}") from error
-            if intent.version != VERSION:
-                raise NotSurveyable(f"{self._path(stage)} is of version {intent.version}: read is version {VERSION}")
-            return stage, intent
+            intent = self._read(self._path(stage))
+            if intent is not None:
+                return stage, intent
         return None
 
+    def done(self) -> ReclaimIntent | None:
+        """The newest one that is done."""
+        return self._read(self._path(Stage.DONE))
+
+    def complete(self, intent: ReclaimIntent) -> None:
+        """What was being changed is done; those before it are forgotten unless they are of its series."""
+        path = os.path.join(self._folder, f"{NAME}.{Stage.DONE}")
+        earlier = self._read(path)
+        if earlier is not None and earlier.series == intent.series:
+            self._changes.rename(path, f"{path}.{len(self._earlier()) + 1:06}")
+            self._changes.sync_folder(self._folder)
+        self._step(lambda: self._changes.rename(self._path(Stage.CHANGING), path))
+        for name in self._earlier():
+            found = self._read(os.path.join(self._folder, name))
+            if found is None or found.series != intent.series:
+                self._changes.unlink(os.path.join(self._folder, name))
+
     def write(self, intent: ReclaimIntent, stage: Stage) -> None:
-        """Durable when this returns. Nothing is changed, and nothing is left behind, if there is no room for it."""
-        partial = os.path.join(self._folder, PARTIAL)
-        if os.path.lexists(partial):
-            self._changes.unlink(partial)
-        self._changes.write_new(partial, [msgspec.json.encode(intent)])
-        self._changes.rename(partial, self._path(stage))
-        self._changes.sync_folder(self._folder)
+        """Durable when this returns, in place of one that is at this stage. Nothing is changed, and nothing is left
+        behind, if there is no room for it.
+        """
+        self._put(intent, self._path(stage))
+
+    def renumber(self, series: str, numbers: Mapping[str, int]) -> None:
+        """Files that a series has deleted, and that are back as they were, are other ones under the same names: those
+        of it that are done are to know them.
+        """
+        for name in (f"{NAME}.{Stage.DONE}", *self._earlier()):
+            path = os.path.join(self._folder, name)
+            intent = self._read(path)
+            if intent is None or intent.series != series:
+                continue
+            steps = [msgspec.structs.replace(step, inode=numbers.get(step.file, step.inode)) for step in intent.steps]
+            if steps != intent.steps:
+                self._put(msgspec.structs.replace(intent, steps=steps), path)
 
     def move(self, before: Stage, after: Stage) -> None:
         self._step(lambda: self._changes.rename(self._path(before), self._path(after)))
@@ -115,5 +154,34 @@ class IntentFolder:
         act()
         self._changes.sync_folder(self._folder)
 
+    def _put(self, intent: ReclaimIntent, path: str) -> None:
+        partial = os.path.join(self._folder, PARTIAL)
+        if os.path.lexists(partial):
+            self._changes.unlink(partial)
+        self._changes.write_new(partial, [msgspec.json.encode(intent)])
+        self._changes.rename(partial, path)
+        self._changes.sync_folder(self._folder)
+
+    def _read(self, path: str) -> ReclaimIntent | None:
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:  # it is not that far, or further
+            return None
+        try:
+            intent = msgspec.json.decode(data, type=ReclaimIntent)
+        except msgspec.DecodeError as error:
+            raise NotSurveyable(f"{path} can't be read: {error}") from error
+        if intent.version != VERSION:
+            raise NotSurveyable(f"{path} is of version {intent.version}: read is version {VERSION}")
+        return intent
+
+    def _earlier(self) -> list[str]:
+        """Names of those that are done, oldest first, without the newest one."""
+        return sorted(name for name in os.listdir(self._folder) if name.startswith(f"{NAME}.{Stage.DONE}."))
+
     def _path(self, stage: Stage) -> str:
-        return os.path.join(self._folder, f"{NAME}.{stage}")
+        path = os.path.join(self._folder, f"{NAME}.{stage}")
+        if stage is Stage.DONE and not os.path.lexists(path):
+            return os.path.join(self._folder, [f"{NAME}.{stage}", *self._earlier()][-1])
+        return path

@@ -73,6 +73,7 @@ class Journal:
             try:
                 if self._format is None:
                     self._format = self._pieces.take(self._header)
+                    into.formats.append(self._format)
                     continue
                 body = self._pieces.take(self._transaction)
                 if body is None:

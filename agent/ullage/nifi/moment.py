@@ -11,7 +11,7 @@ time at which something is found missing or damaged: it may be what removed it.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -89,11 +89,26 @@ class NiFiMoment:
     def swap_files(self) -> int:
         return len(self._map.swaps)
 
+    @property
+    def map(self) -> FlowFileMap:
+        """What checkpoint and journals say."""
+        return self._map
+
     def flowfiles(self) -> Iterator[NiFiFlowFile]:
         """All of them: those of swap files after the others."""
         yield from self._map.flowfiles.values()
         for name in self._map.swaps:
             yield from self._swapped.get(name, ())
+
+    def swapped(self) -> list[tuple[str, list[NiFiFlowFile]]]:
+        """The swap files that were read, in the order in which NiFi swaps them in, each with its FlowFiles."""
+        return [
+            (name, self._swapped[name]) for name in sorted(self._map.swaps, key=_swap_order) if name in self._swapped
+        ]
+
+    def in_memory(self) -> Iterable[NiFiFlowFile]:
+        """The FlowFiles that are in no swap file."""
+        return self._map.flowfiles.values()
 
     def read(self) -> None:
         """Read everything, to where the last journal ends now."""
@@ -319,6 +334,12 @@ class NiFiMoment:
 def first_of(journal: str) -> int:
     """The first transaction of a journal, as its name says."""
     return int(journal.partition(".")[0])
+
+
+def _swap_order(name: str) -> tuple[int, str]:
+    """NiFi sorts by the time in the name alone; of two of one millisecond either may be first."""
+    millis = name.partition("-")[0]
+    return (int(millis) if millis.isdecimal() else 1 << 63), name
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 Nothing is changed that was not written down before (`intent`), and copied before where that was asked for (`copies`).
 Whatever interrupts it, the next call finishes it, or takes it back. No byte that lives is read or written: a hole is
-punched in dead blocks, a file is cut behind its last byte that stays, a file of which nothing stays goes.
+punched in dead blocks, a file is cut behind its last byte that stays, a file of which nothing stays goes. A rewrite
+goes further: survivors are copied to new files, the FlowFile repository names these, and then the old ones go.
 
 Provenance events may name what is dead, and NiFi, which looks only whether there is such a file, would take the zeros
 of a hole for content. So either what they name stays, or the events go out of NiFi's sight first, and come back last.
@@ -12,23 +13,26 @@ import enum
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ullage.clock import Clock
 from ullage.errors import DiskFull
-from ullage.nifi.changes import Changes
-from ullage.nifi.contents import BLOCK_BYTES
+from ullage.nifi.building import build_rewrite
+from ullage.nifi.changes import Changes, Durability
 from ullage.nifi.copies import KeptCopies, drop, folder_of, keep
+from ullage.nifi.filesteps import Unlike, allocated, put_back, refuse_alive, take_away
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.intent import NAME, IntentFolder, MovedEntry, ReclaimIntent, Stage
 from ullage.nifi.reclaimplan import FileStep, NiFiReclaimPlan, Replays, SeenFile, plan_reclaim
+from ullage.nifi.rewriteplan import RewritePlan, plan_rewrite
+from ullage.nifi.rooms import is_taken, rooms_of
 from ullage.nifi.running import RepositoryState, refuse_in_use, state_of
 from ullage.nifi.seeing import see_nifi
-from ullage.nifi.spans import common, merged
+from ullage.nifi.switching import Switch
 from ullage.nifi.trouble import NiFiDamage, NiFiInUse, NothingToUndo, NotSurveyable
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -57,14 +61,17 @@ class UntouchedFile(msgspec.Struct, frozen=True):
 class ReclaimReport(msgspec.Struct):
     """What was done. `freed`: bytes that came back, or that were taken again, as the filesystem counts them.
 
-    `copies`: the folder with what files lost; `set_aside`: folders with provenance events that NiFi does not see.
-    `plan` where there was one.
+    `moved`: bytes of survivors that were brought together, in `new` files; `short`: why not all were. `copies`: folders
+    with what files lost; `set_aside`: folders with provenance events that NiFi does not see. `plan` if there was one.
     """
 
     outcome: ReclaimOutcome
     files: int = 0
     freed: int = 0
-    copies: str = ""
+    moved: int = 0
+    new: int = 0
+    short: str = ""
+    copies: list[str] = []
     set_aside: list[str] = []
     passed_over: list[UntouchedFile] = []
     damages: list[NiFiDamage] = []
@@ -83,33 +90,34 @@ class NiFiReclaimer:
         self._changes = changes or Changes()
         self._is_assured = is_assured
         self._intents = IntentFolder(home.flowfiles, self._changes)
+        self._done: set[str] = set()
 
-    def reclaim(self, replays: Replays, copies: str) -> ReclaimReport:
+    def reclaim(self, replays: Replays, copies: str, *, is_rewriting: bool = False) -> ReclaimReport:
         """Give back what is dead; `copies`: a folder elsewhere that gets it first; empty: nobody keeps it.
 
-        What an earlier call left half done is finished instead, whatever is asked now. NiFiInUse; NotSurveyable;
-        DiskFull: there is no room for the intent, or for the copies, and nothing was changed.
+        `is_rewriting`: and then bring together what is left of files. What an earlier call left half done is finished
+        first, however that was asked for. NiFiInUse; NotSurveyable; DiskFull: there is no room for the intent, or for
+        the copies, and what was done before stays done.
         """
         refuse_in_use(self._home, is_assured=self._is_assured)
         state = state_of(self._home.flowfiles)
+        report = ReclaimReport(ReclaimOutcome.NOTHING)
+        ask = _Asked(replays, copies, self._series(copies, state) if is_rewriting else secrets.token_hex(4))
         match self._intents.find():
-            case (Stage.UNDOING, intent):
-                return self._put_all_back(intent, Stage.UNDOING, state)
+            case (Stage.UNDOING, _):
+                return self._undo(state)
             case (Stage.CHANGING, intent) if intent.is_of(state):
-                return self._finish(intent)
+                self._finish(intent, report)
+                if not is_rewriting:
+                    return report
+                ask = ask._replace(series=intent.series)
             case (Stage.CHANGING, _):  # NiFi was started since: it has its own view of what is there by now
                 self._intents.remove(Stage.CHANGING)
             case (Stage.COPYING, intent):
                 self._discard(intent)
-        seen, damages = see_nifi(self._home, self._clock, replays)
-        plan = plan_reclaim(seen, [name for name, path in self._home.containers.items() if not self._can_punch(path)])
-        if not plan.steps:
-            return ReclaimReport(ReclaimOutcome.NOTHING, damages=damages, plan=plan)
-        intent = self._intent(plan, copies, state)
-        _refuse_unchangeable(intent)
-        self._prepare(intent)
-        report = self._change(intent, ReclaimReport(ReclaimOutcome.DONE, damages=damages, plan=plan))
-        self._intents.move(Stage.CHANGING, Stage.DONE)
+        self._punch(ask, report)
+        if is_rewriting:
+            self._rewrite(ask, report)
         return report
 
     def undo(self) -> ReclaimReport:
@@ -118,11 +126,59 @@ class NiFiReclaimer:
         found = self._intents.find()
         if found is None:
             raise NothingToUndo("nothing was reclaimed here, or it was taken back already")
-        stage, intent = found
-        if stage is Stage.COPYING:
-            self._discard(intent)
-            return ReclaimReport(ReclaimOutcome.UNDONE)
-        return self._put_all_back(intent, stage, state_of(self._home.flowfiles))
+        return self._undo(state_of(self._home.flowfiles))
+
+    def _undo(self, state: RepositoryState) -> ReclaimReport:
+        """All that belongs together, the last one first."""
+        report = ReclaimReport(ReclaimOutcome.UNDONE)
+        series = None
+        while (found := self._intents.find()) is not None and series in (None, found[1].series):
+            stage, intent = found
+            series = intent.series
+            if stage is Stage.COPYING:
+                self._discard(intent)
+                continue
+            self._put_all_back(intent, stage, state, report)
+            if report.passed_over:
+                break
+            state = state_of(self._home.flowfiles)
+        return report
+
+    def _series(self, copies: str, state: RepositoryState) -> str:
+        """A rewrite goes on with what was reclaimed since NiFi stopped, so that all of it is undone together."""
+        done = self._intents.done()
+        if done is not None and done.is_of(state) and bool(done.copies) is bool(copies):
+            return done.series
+        return secrets.token_hex(4)
+
+    def _punch(self, ask: "_Asked", report: ReclaimReport) -> None:
+        seen, report.damages = see_nifi(self._home, self._clock, ask.replays)
+        plan = plan_reclaim(seen, [name for name, path in self._home.containers.items() if not self._can_punch(path)])
+        report.plan = plan
+        if plan.steps:
+            self._carry_out(self._intent(plan.millis, plan.steps, plan.set_aside, ask), report)
+
+    def _rewrite(self, ask: "_Asked", report: ReclaimReport) -> None:
+        """As much at once as there is room for, until nothing is left that is worth it."""
+        while True:
+            seen, report.damages = see_nifi(self._home, self._clock, ask.replays, is_rewriting=True)
+            rooms, report.short = rooms_of(self._home, self._changes)
+            plan = plan_rewrite(seen, (), self._home.appendable, rooms, is_taken(self._home))
+            if not plan.steps:
+                if not report.short and plan.left:
+                    report.short = f"{plan.left:,} files have survivors for which there is no room beside them"
+                return
+            if report.short:
+                return
+            intent = self._intent(seen.millis, plan.steps, [], ask, plan)
+            try:
+                self._carry_out(intent, report, (plan, seen.transaction))
+            except NotSurveyable as error:
+                report.short = str(error)
+                return
+            report.moved += plan.copied
+            if not plan.left:
+                return
 
     def _containers(self) -> dict[str, str]:
         return {name: os.path.abspath(path) for name, path in self._home.containers.items()}
@@ -130,107 +186,126 @@ class NiFiReclaimer:
     def _can_punch(self, path: str) -> bool:
         return os.path.isdir(path) and self._changes.can_punch(path)
 
-    def _intent(self, plan: NiFiReclaimPlan, copies: str, state: RepositoryState) -> ReclaimIntent:
+    def _intent(
+        self,
+        millis: int,
+        steps: list[FileStep],
+        set_aside: list[str],
+        ask: "_Asked",
+        rewrite: RewritePlan | None = None,
+    ) -> ReclaimIntent:
         owners = {}
-        for step in plan.steps:
+        for step in steps:
             if step.is_deleted:
                 container, _, below = step.file.partition("/")
                 found = os.lstat(os.path.join(self._home.containers[container], below))
                 owners[step.file] = (found.st_uid, found.st_gid, found.st_mode & 0o7777)
         return ReclaimIntent(
-            id=f"{plan.millis}-{secrets.token_hex(4)}",
-            millis=plan.millis,
-            replays=plan.replays,
-            copies=os.path.abspath(copies) if copies else "",
+            id=f"{millis}-{secrets.token_hex(4)}",
+            millis=millis,
+            replays=ask.replays,
+            copies=os.path.abspath(ask.copies) if ask.copies else "",
             containers=self._containers(),
-            state=list(state.files),
-            steps=plan.steps,
+            state=list(state_of(self._home.flowfiles).files),
+            steps=steps,
             set_aside=[
                 MovedEntry(directory, name)
-                for directory in map(os.path.abspath, plan.set_aside)
+                for directory in map(os.path.abspath, set_aside)
                 for name in sorted(os.listdir(directory))
                 if not name.startswith(NAME)
             ],
             owners=owners,
+            series=ask.series,
+            new=rewrite.new if rewrite is not None else [],
         )
 
-    def _prepare(self, intent: ReclaimIntent) -> None:
+    def _carry_out(
+        self, intent: ReclaimIntent, report: ReclaimReport, rewrite: tuple[RewritePlan, int] | None = None
+    ) -> None:
+        """Write it down, copy what it takes away, do it."""
+        _refuse_unchangeable(intent)
+        intent = self._prepare(intent, rewrite)
+        self._change(intent, report, is_new=True)
+        if report.outcome is ReclaimOutcome.NOTHING:
+            report.outcome = ReclaimOutcome.DONE
+
+    def _prepare(self, intent: ReclaimIntent, rewrite: tuple[RewritePlan, int] | None) -> ReclaimIntent:
         """Write the intent down, and copy what it takes away; then, not before, something may be changed."""
+        is_changing_at_once = not intent.copies and rewrite is None
         with _room(f"{self._home.flowfiles} has no room to write down what is to be done: make some, a MiB will do"):
-            self._intents.write(intent, Stage.COPYING if intent.copies else Stage.CHANGING)
-        if not intent.copies:
-            return
+            self._intents.write(intent, Stage.CHANGING if is_changing_at_once else Stage.COPYING)
+        if is_changing_at_once:
+            return intent
         try:
-            with _room(
-                f"{intent.copies} has no room for the copies: {sum(each.freed for each in intent.steps):,} bytes"
-            ):
-                keep(intent, self._changes)
-        except (OSError, DiskFull):
+            if rewrite is not None:
+                with _room("the room for survivors went while they were brought together: make some, and say it again"):
+                    built = build_rewrite(self._home, rewrite[0], intent, rewrite[1], self._changes)
+                intent = msgspec.structs.replace(intent, built=built)
+            if intent.copies:
+                with _room(
+                    f"{intent.copies} has no room for the copies: {sum(each.freed for each in intent.steps):,} bytes"
+                ):
+                    keep(intent, self._home.flowfiles, self._changes)
+            if rewrite is not None:
+                self._intents.write(intent, Stage.COPYING)
+        except Exception:
             self._discard(intent)
             raise
         self._intents.move(Stage.COPYING, Stage.CHANGING)
+        return intent
 
     def _discard(self, intent: ReclaimIntent) -> None:
-        """Nothing was changed yet: only copies may have been made."""
-        drop(intent, self._changes)
+        """Nothing of NiFi's was changed yet: only copies and new files may have been made."""
+        if intent.copies:
+            drop(intent, self._changes)
+        if intent.new:
+            switch = Switch(self._home.flowfiles, intent, self._changes)
+            switch.drop_contents()
+            switch.discard()
         self._intents.remove(Stage.COPYING)
 
-    def _finish(self, intent: ReclaimIntent) -> ReclaimReport:
+    def _finish(self, intent: ReclaimIntent, report: ReclaimReport) -> None:
         """What an earlier call began: each step is held against what lives now, before it is done."""
-        seen, damages = see_nifi(self._home, self._clock, intent.replays)
         if intent.containers != self._containers():
             raise NotSurveyable("what was begun can't be finished: it was begun with other directories")
+        self._change(intent, report, is_new=False)
+        report.outcome = ReclaimOutcome.FINISHED
+
+    def _known(self, intent: ReclaimIntent, report: ReclaimReport) -> dict[str, SeenFile]:
+        """What lives now."""
+        seen, report.damages = see_nifi(self._home, self._clock, intent.replays)
         if seen.doubts:
             raise NotSurveyable(f"what was begun can't be finished: {seen.doubts[0]}")
-        known = {file.file: file for file in seen.files}
-        report = self._change(intent, ReclaimReport(ReclaimOutcome.FINISHED, damages=damages), known)
-        self._intents.move(Stage.CHANGING, Stage.DONE)
-        return report
+        return {file.file: file for file in seen.files}
 
-    def _change(
-        self, intent: ReclaimIntent, report: ReclaimReport, known: Mapping[str, SeenFile] | None = None
-    ) -> ReclaimReport:
-        """All steps. `known`: some may have been done already, and this is what lives."""
-        report.copies = folder_of(intent) if intent.copies else ""
-        report.set_aside = self._set_aside(intent)
-        folders = set()
-        for number, step in enumerate(intent.steps):
-            if number % STEPS_UNSEEN == 0 and not intent.is_of(state_of(self._home.flowfiles)):
-                raise NiFiInUse("NiFi was started meanwhile: what was not done yet stays as it is")
-            path = intent.path_of(step)
-            try:
-                if known is not None and _lives(step, known.get(step.file)):
-                    raise _Unlike("something in it is alive by now")
-                report.freed += self._do(path, step, is_new=known is None)
-            except (OSError, _Unlike) as error:
-                report.passed_over.append(UntouchedFile(step.file, str(error)))
-            else:
-                report.files += 1
-                folders.add(os.path.dirname(path))
-        for folder in sorted(folders):
-            self._changes.sync_folder(folder)
-        return report
-
-    def _do(self, path: str, step: FileStep, *, is_new: bool) -> int:
-        """One step; the bytes that came back. _Unlike: this is not the file that was planned for."""
-        if not is_new and step.is_deleted and not os.path.lexists(path):
-            return 0
-        descriptor = self._changes.open(path)
-        try:
-            found = os.fstat(descriptor)
-            _refuse_unlike(step, found, is_new=is_new)
-            if step.is_deleted:
-                self._changes.unlink(path)
-                return found.st_blocks * BLOCK_BYTES
-            for begin, end in step.holes:
-                self._changes.punch(descriptor, begin, end)
-            if step.cut is not None:
-                self._changes.truncate(descriptor, step.cut)
-            self._changes.date(descriptor, step.modified_ns)
-            self._changes.sync(descriptor)
-            return (found.st_blocks - os.fstat(descriptor).st_blocks) * BLOCK_BYTES
-        finally:
-            os.close(descriptor)
+    def _change(self, intent: ReclaimIntent, report: ReclaimReport, *, is_new: bool) -> None:
+        """All steps. Unless `is_new`, some may have been done already."""
+        switch = Switch(self._home.flowfiles, intent, self._changes)
+        with Durability(self._changes, self._home.containers) as durable:
+            known = None if is_new or intent.built else self._known(intent, report)
+            report.set_aside += self._set_aside(intent)
+            if intent.built:
+                switch.forward()
+                known = self._known(intent, report)
+                report.freed -= switch.taken()
+                report.new += len(intent.new)
+            done: list[FileStep] = []
+            for number, step in enumerate(intent.steps):
+                if number % STEPS_UNSEEN == 0 and not intent.is_of(state_of(self._home.flowfiles)):
+                    raise NiFiInUse("NiFi was started meanwhile: what was not done yet stays as it is")
+                try:
+                    if known is not None:
+                        refuse_alive(step, known)
+                    report.freed += take_away(intent, step, self._changes, durable, is_new=is_new)
+                except (OSError, Unlike) as error:
+                    report.passed_over.append(UntouchedFile(step.file, str(error)))
+                else:
+                    done.append(step)
+            durable.finish()
+        report.freed -= self._settled(intent, done, report)
+        self._intents.complete(intent)
+        if intent.copies:
+            report.copies.append(folder_of(intent))
 
     def _set_aside(self, intent: ReclaimIntent) -> list[str]:
         """Provenance events go out of NiFi's sight. Durable when this returns."""
@@ -262,7 +337,7 @@ class NiFiReclaimer:
         if os.path.lexists(os.path.join(before, entry.name)):
             self._changes.rename(os.path.join(before, entry.name), os.path.join(after, entry.name))
 
-    def _put_all_back(self, intent: ReclaimIntent, stage: Stage, state: RepositoryState) -> ReclaimReport:
+    def _put_all_back(self, intent: ReclaimIntent, stage: Stage, state: RepositoryState, report: ReclaimReport) -> None:
         if not intent.is_of(state):
             if stage is Stage.UNDOING:  # NiFi has its own view of what is there by now
                 self._intents.remove(stage)
@@ -273,65 +348,61 @@ class NiFiReclaimer:
             copies = KeptCopies(intent)
         except (OSError, msgspec.DecodeError) as error:
             raise NothingToUndo(f"the copies in {folder_of(intent)} can't be read: {error}") from error
-        with closing(copies):
+        with closing(copies), _room("there is no room for what comes back: make some, and undo again"):
+            damaged = [name for name, _, _ in intent.replaced if not copies.has_whole(name)]
+            if damaged:
+                raise NothingToUndo(f"the copy of {damaged[0]} in {folder_of(intent)} is damaged")
             if stage is not Stage.UNDOING:
                 self._intents.move(stage, Stage.UNDOING)
-            report = ReclaimReport(ReclaimOutcome.UNDONE, copies=folder_of(intent))
-            for step in intent.steps:
-                try:
-                    with _room("there is no room for what comes back: make some, and undo again"):
-                        report.freed += self._put_back(intent, step, copies, is_new=stage is not Stage.UNDOING)
-                except (OSError, _Unlike) as error:
-                    report.passed_over.append(UntouchedFile(step.file, str(error)))
-                else:
-                    report.files += 1
+            report.copies.append(folder_of(intent))
+            self._put_files_back(intent, copies, report, is_new=stage is not Stage.UNDOING)
         if report.passed_over:  # events might name what is not back
-            report.set_aside = sorted({os.path.join(each.directory, intent.aside) for each in intent.set_aside})
+            report.set_aside += sorted({os.path.join(each.directory, intent.aside) for each in intent.set_aside})
         else:
             self._bring_back(intent)
         self._intents.remove(Stage.UNDOING)
-        return report
 
-    def _put_back(self, intent: ReclaimIntent, step: FileStep, copies: KeptCopies, *, is_new: bool) -> int:
-        """What one file lost; the bytes that it takes again."""
-        if not copies.is_whole(step):
-            raise _Unlike("its copy is damaged")
-        path = intent.path_of(step)
-        if step.is_deleted:
-            if is_new and os.path.lexists(path):
-                _refuse_unlike(step, os.lstat(path), is_new=True)
-                return 0  # it was not deleted yet
-            descriptor = self._changes.create(path, 0o600)
-        else:
-            descriptor = self._changes.open(path)
-        try:
-            found = os.fstat(descriptor)
-            if not step.is_deleted:
-                _refuse_unlike(step, found, is_new=False)
-            self._changes.truncate(descriptor, step.size)
-            for at, piece in copies.pieces(step):
-                self._changes.write(descriptor, piece, at)
-            if step.is_deleted:
-                self._changes.own(descriptor, *intent.owners[step.file])
-            self._changes.date(descriptor, step.modified_ns)
-            self._changes.sync(descriptor)
-            if step.is_deleted:
-                self._changes.sync_folder(os.path.dirname(path))
-            return (os.fstat(descriptor).st_blocks - found.st_blocks) * BLOCK_BYTES
-        finally:
-            os.close(descriptor)
+    def _put_files_back(
+        self, intent: ReclaimIntent, copies: KeptCopies, report: ReclaimReport, *, is_new: bool
+    ) -> None:
+        """Contents, then, if all are back, the FlowFile repository that names them."""
+        with Durability(self._changes, self._home.containers) as durable:
+            done: list[FileStep] = []
+            for step in intent.steps:
+                try:
+                    with _room("there is no room for what comes back: make some, and undo again"):
+                        report.freed -= put_back(intent, step, copies, self._changes, durable, is_new=is_new)
+                except (OSError, Unlike) as error:
+                    report.passed_over.append(UntouchedFile(step.file, str(error)))
+                else:
+                    done.append(step)
+            durable.finish()
+            report.freed += self._settled(intent, done, report)
+            if intent.built and not report.passed_over:
+                report.freed -= self._switch_back(intent, copies)
+                durable.finish()
+
+    def _settled(self, intent: ReclaimIntent, done: list[FileStep], report: ReclaimReport) -> int:
+        """Count these files; the bytes that they take now."""
+        self._done.update(step.file for step in done)
+        report.files = len(self._done)
+        return sum(allocated(intent.path_of(step)) for step in done)
+
+    def _switch_back(self, intent: ReclaimIntent, copies: KeptCopies) -> int:
+        """The bytes that come back from where survivors were brought together."""
+        switch = Switch(self._home.flowfiles, intent, self._changes)
+        switch.back(copies)
+        deleted = [step for step in intent.steps if step.is_deleted]
+        self._intents.renumber(intent.series, {step.file: os.stat(intent.path_of(step)).st_ino for step in deleted})
+        return switch.drop_contents()
 
 
-class _Unlike(Exception):
-    """This is not what was planned for, or what is wanted back is not there."""
+class _Asked(NamedTuple):
+    """How a reclaim was asked for. `series`: what is undone together."""
 
-
-def _refuse_unlike(step: FileStep, found: os.stat_result, *, is_new: bool) -> None:
-    """_Unlike if a file is not the one that was seen. One that a step was begun with may have been cut already."""
-    sizes = {step.size} if is_new or step.cut is None else {step.size, step.cut}
-    is_same = found.st_ino == step.inode and found.st_size in sizes and found.st_nlink == 1
-    if not is_same or (is_new and found.st_mtime_ns != step.modified_ns):
-        raise _Unlike("it changed since it was looked at")
+    replays: Replays
+    copies: str
+    series: str
 
 
 def _refuse_unchangeable(intent: ReclaimIntent) -> None:
@@ -342,14 +413,6 @@ def _refuse_unchangeable(intent: ReclaimIntent) -> None:
     for directory in {entry.directory for entry in intent.set_aside}:
         if not os.access(directory, os.W_OK):
             raise PermissionError(errno.EACCES, "may not be changed: run this as NiFi's user or as root", directory)
-
-
-def _lives(step: FileStep, known: SeenFile | None) -> bool:
-    """Whether a step would take something away that must stay."""
-    if known is None:
-        return False
-    stays = merged([*known.live, *known.named])
-    return bool(common(step.gone, stays)) or (step.is_deleted and known.is_held)
 
 
 @contextmanager

@@ -31,7 +31,9 @@ class SeenFile(msgspec.Struct, frozen=True):
 
     `live`: contents of FlowFiles; `named`: what provenance events name, where that is kept. `least`: bytes that it must
     have, because a FlowFile without bytes lies behind them. `data`: what the filesystem keeps blocks for. `doubt`: why
-    nothing may be done to it; empty: nothing speaks against it. The rest tells whether it is the same file later.
+    nothing may be done to it; empty: nothing speaks against it. `inode` and `modified_ns` tell whether it is the same
+    file later. For a rewrite: `allocated` bytes; `claims`: of each content its bytes, and where what NiFi wrote with it
+    in one go begins; `stays`: why its contents can't move, or empty.
     """
 
     file: str
@@ -44,6 +46,9 @@ class SeenFile(msgspec.Struct, frozen=True):
     doubt: str = ""
     inode: int = 0
     modified_ns: int = 0
+    allocated: int = 0
+    claims: list[tuple[int, int, int]] = []
+    stays: str = ""
 
 
 class SeenNiFi(msgspec.Struct, frozen=True):

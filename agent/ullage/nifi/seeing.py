@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from ullage.clock import Clock
 from ullage.nifi.contents import BLOCK_BYTES, ContentListing
 from ullage.nifi.events import NamedContents
@@ -32,11 +34,19 @@ UNTOLD_BYTES: Final = 64 << 10
 ENCRYPTED: Final = b"\0\0\xac\xed\0\5"
 """How EncryptedFileSystemRepository begins each content: a mark, and a serialized object of Java's."""
 
+STRAY: Final = "a swap file that NiFi passes over names contents in it"
+NAMED: Final = "provenance events name contents in it"
+
 UNKNOWN_HISTORY: Final = "where NiFi keeps its provenance events is not known: name it, or say that there are none"
 
 
-def see_nifi(home: NiFiHome, clock: Clock, replays: Replays) -> tuple[SeenNiFi, list[NiFiDamage]]:
-    """For a plan, at a moment that is found as `survey_nifi` finds it; and what could not be read. NotSurveyable."""
+def see_nifi(
+    home: NiFiHome, clock: Clock, replays: Replays, *, is_rewriting: bool = False
+) -> tuple[SeenNiFi, list[NiFiDamage]]:
+    """For a plan, at a moment that is found as `survey_nifi` finds it; and what could not be read. NotSurveyable.
+
+    `is_rewriting`: files are looked at as well in which nothing is dead, and where each content lies in its file.
+    """
     with looked_at(home, attributes=False) as (moment, listing, _):
         damages = [*moment.damages, *listing.damages]
         # A folder that can't be listed needs no doubt: what lies there is not touched, and is missing to its FlowFiles.
@@ -46,15 +56,21 @@ def see_nifi(home: NiFiHome, clock: Clock, replays: Replays) -> tuple[SeenNiFi, 
         strays = _strays(moment, doubts)
         held: dict[str, list[Span]] = defaultdict(list)
         firsts: dict[str, int] = {}
+        claims: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         for each in (*flowfiles, *strays):
             held[each.file].append((each.start, each.start + each.size))
             if each.size:
                 firsts[each.file] = min(each.claim_start, firsts.get(each.file, each.claim_start))
+            if is_rewriting:
+                claims[each.file].append((each.start, each.start + each.size, each.claim_start))
         held.pop("", None)
         doubts += _unknown_containers(held, home.containers)
         named = _named(home, replays, listing, damages, doubts)
-        look = partial(_seen, home, listing)
+        look = partial(_seen, home, listing, is_rewriting=is_rewriting)
         files = [look(file, held.get(file), named.of(file), firsts.get(file, -1)) for file in sorted(listing.files)]
+        if is_rewriting:
+            astray = {each.file for each in strays}
+            files = [_movable(each, claims.get(each.file, []), listing, is_stray=each.file in astray) for each in files]
         return (
             SeenNiFi(
                 millis=clock.now_millis(),
@@ -95,8 +111,25 @@ def _named(
     return found
 
 
+def _movable(
+    file: SeenFile, claims: list[tuple[int, int, int]], listing: ContentListing, *, is_stray: bool
+) -> SeenFile:
+    """With what a rewrite needs to know as well."""
+    stays = STRAY if is_stray else NAMED if file.named else ""
+    return msgspec.structs.replace(
+        file, allocated=listing.files[file.file].allocated, claims=sorted(claims), stays=stays
+    )
+
+
 def _seen(
-    home: NiFiHome, listing: ContentListing, file: str, held: list[Span] | None, named: list[Span], first: int
+    home: NiFiHome,
+    listing: ContentListing,
+    file: str,
+    held: list[Span] | None,
+    named: list[Span],
+    first: int,
+    *,
+    is_rewriting: bool,
 ) -> SeenFile:
     """`first`: where the first content lies of which some FlowFile has bytes; -1: nowhere."""
     facts = listing.files[file]
@@ -107,7 +140,7 @@ def _seen(
     if max([least, *(end for _, end in live)]) > facts.size:
         doubt = "it is too short for the content of some FlowFile"
     # What is dead in none of its bytes is not opened: it is most of them.
-    elif between(merged([*live, *named]), facts.size) or held is None:
+    elif is_rewriting or held is None or between(merged([*live, *named]), facts.size):
         container, _, below = file.partition("/")
         try:
             descriptor = open_regular(os.path.join(home.containers[container], below))

@@ -206,7 +206,7 @@ class SurveyTally:
         if len(queues) == 1:
             self._queue(flowfiles[0].queue).alone += facts.size
         self._held += 1
-        if dead and (len(self._worst) < self._listed or dead > self._worst[0][0]):
+        if dead and self._listed and (len(self._worst) < self._listed or dead > self._worst[0][0]):
             named = sorted(self._queue(queue).name for queue in queues)
             hold = FileHold(file, facts.size, live, middles, tail, len(flowfiles), largest, oldest, named)
             (heapq.heappush if len(self._worst) < self._listed else heapq.heapreplace)(

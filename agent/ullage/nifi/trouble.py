@@ -75,3 +75,7 @@ class Damages:
             *self._first,
             msgspec.structs.replace(self._last, what=f"{self._more:,} more, the last: {self._last.what}"),
         ]
+
+
+class NiFiContentLost(Exception):
+    """A content can't be read, or not to its end; the text says why."""

@@ -32,6 +32,7 @@ DELETED_AT_ONCE: Final = 1_000
 
 _SAID = re.compile(r"<Code>([^<]*)</Code>(?:.*?<Message>([^<]*)</Message>)?", re.DOTALL)
 _STATUS = re.compile(r"status code: (\d{3})")
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 _MACHINE_IDENTITY = ("/latest/api/token", "/latest/meta-data")
 """What a machine of Amazon's is asked for its credentials, where there are no others."""
 
@@ -220,6 +221,8 @@ class Objects:
             )
         if code in _PASSING or not status or status[1].startswith("5"):
             reason = f"{code}: {message}" if code else text.partition("\n")[0].rpartition(" - ")[2]
+            if unbelieved := _CERTIFICATE.search(text):
+                reason = f"its certificate is not believed, {unbelieved[1]}: name the authority that signed it"
             return BucketUnavailable(
                 f"bucket {name!r} did not serve {where} in {self._bucket.patience_seconds:g} s ({reason}): nothing is "
                 "lost, try again when it answers"
@@ -251,6 +254,10 @@ def _store(bucket: Bucket) -> "S3Store":
     }
     if endpoint:
         config["endpoint"] = endpoint
+    if bucket.encryption:
+        config["server_side_encryption"] = bucket.encryption
+    if bucket.encryption_key:
+        config["sse_kms_key_id"] = bucket.encryption_key
     seconds = timedelta(seconds=min(SILENCE_SECONDS, bucket.patience_seconds))
     options: Any = {
         "allow_http": endpoint.startswith("http://"),

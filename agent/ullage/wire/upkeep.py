@@ -115,8 +115,9 @@ class VerificationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     generation: int | None = None
     """The number of one; None: all."""
 
-    sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    """The share of the files that is read; all are looked for."""
+    sample: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """The share of the contents and of the event files that is read, at least one of each. Records of FlowFiles and
+    handles are always read, and all files are looked for."""
 
     seed: int | None = None
     """What draws them; None: others each time."""
@@ -288,6 +289,31 @@ class RestorationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     check: CheckReport
     """What was found in it, deeply."""
+
+
+class PartialRestoration(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that was made of some of a backup."""
+
+    generation: int
+    """The number of the backup's generation that it is of."""
+
+    queues: dict[str, int]
+    """How many FlowFiles are in it, by queue."""
+
+    handles: int
+    """How many handles are."""
+
+    bytes: int
+    """The sum of their sizes."""
+
+    lost: tuple[UnavailableContent, ...]
+    """What of that, up to 10,000, the backup has without its content. It is not in the repository."""
+
+    lost_count: int
+    """How many those are in all."""
+
+    check: CheckReport
+    """What was found in the repository, deeply."""
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from ullage.wire.upkeep import KEPT_MAX, BackupVerification, Keep
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import (
+    BUCKET_NAMES,
     FILE,
     PAIR,
     Function,
@@ -262,16 +263,32 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
     metavar="N",
     help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
 )
+@option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
+@option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
 @on_bucket
 @json_output
 def restore(
-    source: str | Bucket, root: Path, containers: tuple[tuple[str, str], ...], generation: int | None, as_json: bool
+    source: str | Bucket,
+    root: Path,
+    containers: tuple[tuple[str, str], ...],
+    generation: int | None,
+    queues: tuple[str, ...],
+    ids: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Make a repository from a backup, or from what a service has shipped to a bucket, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
     with what is in ROOT when it is said again; of what was shipped it begins again, in an empty ROOT.
+
+    With --queue or --id it is a new repository of these alone, and no other content is fetched: `ullage get ID --root
+    ROOT` prints one, and `ullage ls --root ROOT` shows them.
     """
+    if queues or ids:
+        if containers:
+            raise click.UsageError("--container is of a whole repository: leave it out, or --queue and --id")
+        _restore_some(source, root, generation, queues, ids, as_json=as_json)
+        return
     with bar("Restoring", None) as progress:
         made = ullage.restore(
             source, root, containers=dict(containers), generation=generation, on_progress=progress.reach
@@ -292,10 +309,40 @@ def restore(
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
 
 
+def _restore_some(
+    source: str | Bucket,
+    root: Path,
+    generation: int | None,
+    queues: tuple[str, ...],
+    ids: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    with bar("Restoring", None) as progress:
+        made = ullage.restore_some(
+            source, root, queues=queues, ids=ids, generation=generation, on_progress=progress.reach
+        )
+    for problem in made.check.problems:
+        say(f"problem: {problem}")
+    for each in made.lost:
+        say(f"without content in the backup: {each.id}: {each.reason}")
+    flow_files = sum(made.queues.values())
+    tell_or_print(
+        msgspec.to_builtins(made),
+        f"restored {many(flow_files, 'FlowFile')} and {many(made.handles, 'handle')}, {size(made.bytes)}, of "
+        f"generation {made.generation:,}; {many(len(made.check.problems), 'problem')}",
+        as_json,
+    )
+    if made.check.problems:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
+    if made.lost_count:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
 def _told(where: ChosenRepository, place: str | Bucket) -> str | Bucket:
     """A place as whoever is asked takes it."""
     if not (where.is_served and isinstance(place, Bucket)):
         return place
-    if any(map(where.is_written, ("endpoint", "region", "ca_file", "credentials_file"))):
+    if any(map(where.is_written, BUCKET_NAMES)):
         raise click.UsageError("how a service reaches a bucket its spec.service.backupBuckets says: leave that out")
     return Bucket(url=place.url)  # without what this shell's environment says

@@ -14,8 +14,8 @@ import msgspec
 
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.nifi_damages import say_damages
-from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, json_output, option
-from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell
+from ullage_agent.cli.options import DURATION, FILE, PAIR, SIZE, Group, json_output, option
+from ullage_agent.cli.output import bar, many, moment, print_json, print_rows, print_table, say, size, tell
 
 if TYPE_CHECKING:
     from ullage.nifi.home import NiFiHome
@@ -58,6 +58,7 @@ REPLAY = option(
     default="keep",
     help="Of what provenance events name: keep the content, or set the events aside, so that NiFi offers no replay.",
 )
+REWRITE = option("--rewrite", is_flag=True, help="And then bring together what lives in files of which little is left.")
 NOT_RUNNING = option(
     "--not-running", is_flag=True, help="No NiFi has these repositories, although it did not close its journal."
 )
@@ -106,6 +107,43 @@ def survey(
     if not found.is_complete:
         say("Not all FlowFiles could be read: what is dead here may be theirs.")
         sys.exit(ExitCode.INCOMPLETE)
+
+
+@nifi.command()
+@click.argument("conf", required=False)
+@option("--listen", required=True, metavar="HOST:PORT", help="Where Prometheus finds the metrics: 127.0.0.1:9464.")
+@option("--every", type=DURATION, default="60s", help="How often to look.")
+@option(
+    "--queues",
+    type=click.IntRange(0, 1_000),
+    default=20,
+    help="How many queues have series of their own; others have one.",
+)
+@FLOWFILES
+@CONTAINERS
+@FLOW
+def watch(
+    conf: str | None,
+    listen: str,
+    every: int,
+    queues: int,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    flow: str,
+) -> None:
+    """Survey a NiFi every minute, running or stopped, and serve what holds its disk as metrics for Prometheus.
+
+    Nothing is changed or locked. A survey that fails, or is slow, is told by a metric, and the next one is made all the
+    same. Whoever reaches the address sees the names of queues, and nothing of what is in FlowFiles.
+    """
+    from ullage_agent.cli import nifi_watch
+
+    home = None if flowfile_repository is None else _home(conf, flowfile_repository, dict(containers), flow)
+    if home is None and conf is None:
+        _home(conf, flowfile_repository, dict(containers), flow)  # says what is missing
+    address = nifi_watch.AddressOption().convert(listen, None, None)
+    find = (lambda: home) if home is not None else (lambda: _home(conf, None, dict(containers), flow))
+    nifi_watch.watch(find, address, queues, every / 1_000)
 
 
 @nifi.command()
@@ -180,6 +218,7 @@ def pins(
 @nifi.command()
 @click.argument("conf", required=False)
 @REPLAY
+@REWRITE
 @option("--files", type=click.IntRange(0, 100_000), default=10, help="How many files are told.")
 @json_output
 @FLOWFILES
@@ -189,6 +228,7 @@ def pins(
 def plan(
     conf: str | None,
     replay: str,
+    rewrite: bool,
     files: int,
     as_json: bool,
     flowfile_repository: str | None,
@@ -202,22 +242,29 @@ def plan(
     """
     from ullage.clock import Clock
     from ullage.nifi.reclaimplan import Replays, plan_reclaim
+    from ullage.nifi.rewriteplan import figures_of, plan_rewrite
+    from ullage.nifi.rooms import MARGIN, is_taken, repository_size
     from ullage.nifi.seeing import see_nifi
     from ullage_agent.cli import nifi_reclaim
 
     home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
-    seen, damages = see_nifi(home, Clock(), Replays(replay))
+    seen, damages = see_nifi(home, Clock(), Replays(replay), is_rewriting=rewrite)
     found = plan_reclaim(seen)
+    more = None
+    if rewrite:
+        moves = plan_rewrite(seen, found.steps, home.appendable, None, is_taken(home))
+        more = figures_of(seen, found.steps, moves, repository_size(home.flowfiles) + MARGIN)
     if as_json:
-        print_json(nifi_reclaim.plan_document(found))
+        print_json(nifi_reclaim.plan_document(found) | {"rewrite": msgspec.to_builtins(more)})
     else:
-        nifi_reclaim.print_plan(found, files)
+        nifi_reclaim.print_plan(found, files, more)
     nifi_reclaim.end(damages, found.doubts)
 
 
 @nifi.command()
 @click.argument("conf", required=False)
 @REPLAY
+@REWRITE
 @option("--save", "copies", type=FILE, metavar="DIR", help="Copy what is given back to this folder, on another disk.")
 @option("--for-good", is_flag=True, help="Keep no copies: what is given back can't be taken back.")
 @NOT_RUNNING
@@ -229,6 +276,7 @@ def plan(
 def reclaim(
     conf: str | None,
     replay: str,
+    rewrite: bool,
     copies: Path | None,
     for_good: bool,
     not_running: bool,
@@ -239,6 +287,9 @@ def reclaim(
     no_history: bool,
 ) -> None:
     """Give back what is dead in the files of a stopped NiFi, as `plan` shows it. No FlowFile changes.
+
+    With --rewrite, what lives then moves out of files of which it is a small part: to new files, which NiFi's FlowFile
+    repository names afterwards. That needs some free room for a while, and does as much at once as there is room for.
 
     What is changed is written down first, beside the FlowFile repository: whatever interrupts this, saying it again
     finishes it. With --save, `ullage nifi undo` takes it back, until NiFi is started again.
@@ -254,7 +305,7 @@ def reclaim(
     if copies is not None:
         nifi_reclaim.refuse_same_disk(copies, home)
     reclaimer = NiFiReclaimer(home, Clock(), is_assured=not_running)
-    report = reclaimer.reclaim(Replays(replay), str(copies) if copies is not None else "")
+    report = reclaimer.reclaim(Replays(replay), str(copies) if copies is not None else "", is_rewriting=rewrite)
     nifi_reclaim.print_report(report, as_json=as_json)
 
 
@@ -275,13 +326,55 @@ def undo(
     history: tuple[str, ...],
     no_history: bool,
 ) -> None:
-    """Take the last `reclaim --save` back, every byte, as long as NiFi was not started since."""
+    """Take the last `reclaim --save` back, every byte, as long as NiFi was not started since.
+
+    With --rewrite, it and what was reclaimed before it since NiFi stopped.
+    """
     from ullage.clock import Clock
     from ullage.nifi.reclaiming import NiFiReclaimer
     from ullage_agent.cli import nifi_reclaim
 
     home = _home_with_history(conf, flowfile_repository, dict(containers), history, is_without=no_history)
     nifi_reclaim.print_report(NiFiReclaimer(home, Clock(), is_assured=not_running).undo(), as_json=as_json)
+
+
+@nifi.command("import")
+@click.argument("places", nargs=-1, metavar="[CONF] TARGET", required=True)
+@option("--dry-run", is_flag=True, help="Only show what would come, and what would be left out.")
+@NOT_RUNNING
+@json_output
+@FLOWFILES
+@CONTAINERS
+@FLOW
+def import_(
+    places: tuple[str, ...],
+    dry_run: bool,
+    not_running: bool,
+    as_json: bool,
+    flowfile_repository: str | None,
+    containers: tuple[tuple[str, str], ...],
+    flow: str,
+) -> None:
+    """Bring the FlowFiles of a stopped NiFi into the repository of the directory TARGET, which is made if need be.
+
+    With their uuids, attributes, dates and contents, and in their order, into queues named as NiFi's are. A content
+    that FlowFiles share is stored once. NiFi's files are only read. Whatever interrupts this, saying it again
+    goes on where it was; said once more, it brings nothing twice.
+    """
+    from ullage.embedded.nifiimport import NiFiSource
+    from ullage_agent.cli import nifi_import
+
+    if len(places) > 2:
+        raise click.UsageError("one CONF and one TARGET, please")
+    conf = places[0] if len(places) == 2 else None
+    target = Path(places[-1])
+    home = _home(conf, flowfile_repository, dict(containers), flow)
+    with bar("Reading NiFi", None, is_bytes=False):
+        source = NiFiSource(home, is_assured=not_running)
+    if dry_run:
+        nifi_import.print_preview(source, as_json=as_json)
+    else:
+        nifi_import.print_report(nifi_import.bring(source, target), target, as_json=as_json)
 
 
 @contextmanager

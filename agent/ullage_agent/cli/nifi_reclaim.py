@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ullage.nifi.home import NiFiHome
     from ullage.nifi.reclaiming import ReclaimReport
     from ullage.nifi.reclaimplan import FileStep, NiFiReclaimPlan
+    from ullage.nifi.rewriteplan import RewriteFigures
     from ullage.nifi.trouble import NiFiDamage
 
 
@@ -29,8 +30,8 @@ def plan_document(plan: NiFiReclaimPlan) -> dict[str, Any]:
     return document | {"freed": plan.freed}
 
 
-def print_plan(plan: NiFiReclaimPlan, files: int) -> None:
-    """By container, and the files of which most comes back."""
+def print_plan(plan: NiFiReclaimPlan, files: int, rewrite: RewriteFigures | None = None) -> None:
+    """By container, and the files of which most comes back; then what a rewrite would bring."""
     tell(
         f"{size(plan.freed)} would come back from {many(len(plan.steps), 'file')} at transaction {plan.transaction}, "
         f"{moment(plan.millis)}; no FlowFile has to leave"
@@ -44,6 +45,8 @@ def print_plan(plan: NiFiReclaimPlan, files: int) -> None:
             [(step.file, size(step.size), _done_to(step), size(step.freed)) for step in most],
         )
     _print_rest(plan)
+    if rewrite is not None:
+        _print_rewrite(rewrite)
 
 
 def print_report(report: ReclaimReport, *, as_json: bool) -> None:
@@ -57,7 +60,10 @@ def print_report(report: ReclaimReport, *, as_json: bool) -> None:
         _print_report(report)
     for each in report.passed_over:
         say(visible(f"{each.file}: left as it is: {each.why}"))
-    end(report.damages, report.plan.doubts if report.plan is not None else (), is_whole=not report.passed_over)
+    if report.short:
+        say(visible(f"Not all that lives was brought together: {report.short}"))
+    is_whole = not report.passed_over and not report.short
+    end(report.damages, report.plan.doubts if report.plan is not None else (), is_whole=is_whole)
 
 
 def end(damages: Iterable[NiFiDamage], doubts: Iterable[str], *, is_whole: bool = True) -> None:
@@ -79,6 +85,25 @@ def refuse_same_disk(copies: Path, home: NiFiHome) -> None:
     for name, path in home.containers.items():
         if os.path.isdir(path) and os.stat(path).st_dev == copies.stat().st_dev:
             raise click.UsageError(f"{copies} lies on the disk of the container {name}: nothing would come back")
+
+
+def _print_rewrite(rewrite: RewriteFigures) -> None:
+    tell("")
+    if rewrite.files:
+        tell(
+            f"--rewrite: {size(rewrite.gained)} more would come back. {size(rewrite.copied)}, all that lives in "
+            f"{many(rewrite.files, 'file')}, would be brought together in {many(rewrite.new, 'new file')}."
+        )
+        if rewrite.ratio is not None:
+            tell(f"The disk then holds {rewrite.ratio:.2f} bytes for each live one.")
+        tell(
+            f"Once the above has come back, it needs {size(rewrite.room)} of free room for a while to do it at once, "
+            f"or {size(rewrite.least)} a part at a time."
+        )
+    else:
+        tell("--rewrite: nothing more would come back.")
+    if rewrite.pinned:
+        tell(f"{many(rewrite.pinned, 'file')} can't be brought together: {rewrite.why}")
 
 
 def _print_shares(plan: NiFiReclaimPlan) -> None:
@@ -134,15 +159,18 @@ def _print_report(report: ReclaimReport) -> None:
         case "undone":
             tell(f"Taken back: {files} have all bytes again that they had, {freed} on disk.")
             if report.copies:
-                tell(f"The copies in {report.copies} are not needed any more.")
+                tell(f"The copies in {', '.join(report.copies)} are not needed any more.")
             if report.set_aside:
                 tell(f"Still set aside, because something is missing: {', '.join(report.set_aside)}")
         case done:
             begun = "What was begun before is finished: " if done == "finished" else ""
             tell(f"{begun}{freed} came back from {files}. NiFi can be started.")
+            if report.moved:
+                tell(f"{size(report.moved)} of live content were brought together in {many(report.new, 'new file')}.")
             if report.set_aside:
                 tell(f"Provenance events that NiFi does not see any more: {', '.join(report.set_aside)}")
             if report.copies:
-                tell(f"Until NiFi is started, `ullage nifi undo` takes it back, from the copies in {report.copies}")
+                folders = ", ".join(report.copies)
+                tell(f"Until NiFi is started, `ullage nifi undo` takes it back, from the copies in {folders}")
             if report.plan is not None:
                 _print_rest(msgspec.structs.replace(report.plan, set_aside=[]))

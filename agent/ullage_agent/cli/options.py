@@ -145,7 +145,16 @@ OF_BUCKET: Final = (
         help="Credentials as Amazon's tools keep them, read anew while it lasts; else AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or the identity of the machine.",
     ),
+    _of_bucket(
+        "--encryption",
+        metavar="KIND",
+        help="Have the server encrypt what is written: AES256 or aws:kms; else as the bucket's rule is.",
+    ),
+    _of_bucket("--encryption-key", metavar="ID", help="With aws:kms: which key; else the account's."),
 )
+
+BUCKET_NAMES: Final = ("endpoint", "region", "ca_file", "credentials_file", "encryption", "encryption_key")
+"""Those, as fields of a Bucket."""
 
 json_output: Final = option("--json", "as_json", is_flag=True, help="One JSON document on stdout; sizes in bytes.")
 
@@ -180,18 +189,10 @@ def on_bucket(function: Function) -> Function:
     def wrapped(**given: Any) -> Any:
         from ullage.interface.buckets import SCHEME, Bucket
 
-        endpoint, region, ca_file, credentials_file = (
-            str(given.pop(name) or "") for name in ("endpoint", "region", "ca_file", "credentials_file")
-        )
+        said: dict[str, Any] = {name: str(given.pop(name) or "") for name in BUCKET_NAMES}
         for name in ("destination", "source"):
             if given.get(name, "").startswith(SCHEME):
-                given[name] = Bucket(
-                    url=given[name],
-                    endpoint=endpoint,
-                    region=region,
-                    ca_file=ca_file,
-                    credentials_file=credentials_file,
-                )
+                given[name] = Bucket(url=given[name], **said)
         return function(**given)
 
     return with_options(wrapped, OF_BUCKET)

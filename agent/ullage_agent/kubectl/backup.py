@@ -51,6 +51,7 @@ def backup(cluster: Cluster, name: str, bucket: str, wait: bool, timeout: float,
 @option("--backup", "source", metavar="NAME", default="", help="The ContentBackup that wrote it.")
 @option("--from-node", metavar="NAME", default="", help="With --backup: which node wrote it, if not this one.")
 @option("--place", metavar="URL", default="", help="Instead of --backup: where the backup of one node lies.")
+@option("--generation", metavar="N", type=click.IntRange(min=1), help="An older one; else the newest.")
 @waiting
 @timeout
 @output
@@ -62,6 +63,7 @@ def restore(
     source: str,
     from_node: str,
     place: str,
+    generation: int | None,
     wait: bool,
     timeout: float,
     shape: str,
@@ -73,7 +75,8 @@ def restore(
     """
     if bool(source) == bool(place) or (from_node and place):
         raise click.UsageError("say --backup, with --from-node if another node wrote it, or --place")
-    spec = {"repository": name, "node": node, "backup": source, "fromNode": from_node, "place": place}
+    where = {"backup": source, "fromNode": from_node, "place": place, "generation": generation}
+    spec = {"repository": name, "node": node, **where}
     made = cluster.begin(RESTORES, name, {key: value for key, value in spec.items() if value})
     _asked(RESTORES, made, shape, wait=wait)
     if wait:

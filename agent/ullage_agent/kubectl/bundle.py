@@ -5,7 +5,7 @@ import json
 import os
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -117,12 +117,18 @@ def _collected(cluster: Cluster, found: Object, account: str, now: int) -> Bundl
     bundle.add("repository.json", lambda: redacted_object(found))
     nodes: list[Object] = []
     runs: list[Object] = []
+    backups: list[Object] = []
+    restores: list[Object] = []
     pods: list[Object] = []
-    bundle.add("nodes.json", lambda: [redacted_object(each) for each in _kept(nodes, cluster.nodes(namespace, name))])
-    bundle.add("runs.json", lambda: [redacted_object(each) for each in _kept(runs, cluster.runs(namespace))])
-    bundle.add("fleet.json", lambda: fleet_document(redacted_object(found), _all(nodes), _all(runs), now))
+    bundle.add("nodes.json", lambda: _all(_kept(nodes, cluster.nodes(namespace, name))))
+    bundle.add("runs.json", lambda: _all(_kept(runs, _naming(name, cluster.runs(namespace)))))
+    bundle.add("backups.json", lambda: _all(_kept(backups, _naming(name, cluster.backups(namespace)))))
+    bundle.add("restores.json", lambda: _all(_kept(restores, _naming(name, cluster.restores(namespace)))))
+    seen = [_all(each) for each in (nodes, runs, backups, restores)]
+    bundle.add("fleet.json", lambda: fleet_document(redacted_object(found), seen[0], seen[1], now, seen[2], seen[3]))
     bundle.add("pods.json", lambda: [redacted_pod(each) for each in _kept(pods, cluster.pods(namespace, name))])
-    bundle.add("events.json", lambda: [redacted_event(each) for each in _of(name, cluster.events(namespace))])
+    asked_for = {each["metadata"]["uid"] for each in (*runs, *backups, *restores)}
+    bundle.add("events.json", lambda: [redacted_event(e) for e in _of(name, asked_for, cluster.events(namespace))])
     for pod in pods:
         own = pod["metadata"]["name"]
         bundle.add(f"logs/{own}.log", partial(_log, cluster, namespace, own))
@@ -179,6 +185,15 @@ def _all(found: list[Object]) -> list[Object]:
     return [redacted_object(each) for each in found]
 
 
-def _of(name: str, events: list[Object]) -> list[Object]:
-    """Events of objects that carry the repository's name."""
-    return [each for each in events if str((each.get("involvedObject") or {}).get("name", "")).startswith(name)]
+def _naming(name: str, found: list[Object]) -> list[Object]:
+    """What is asked for of the repository; what is asked for of others is none of its business."""
+    return [each for each in found if each["spec"].get("repository") == name]
+
+
+def _of(name: str, uids: Collection[str], events: list[Object]) -> list[Object]:
+    """Events of objects that carry the repository's name, and of what was asked for of it."""
+
+    def is_about_it(about: Object) -> bool:
+        return str(about.get("name", "")).startswith(name) or about.get("uid") in uids
+
+    return [each for each in events if is_about_it(each.get("involvedObject") or {})]

@@ -109,6 +109,14 @@ class Cluster:
         """The ReclamationRuns."""
         return self.listed(RUNS, namespace)
 
+    def backups(self, namespace: str = "") -> list[Object]:
+        """The ContentBackups."""
+        return self.listed(BACKUPS, namespace)
+
+    def restores(self, namespace: str = "") -> list[Object]:
+        """The ContentRestores."""
+        return self.listed(RESTORES, namespace)
+
     def find(self, plural: str, namespace: str, name: str) -> Object:
         """One object of a kind of ours."""
         with self.asking("get", plural, namespace, name):

@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from ullage.contract import HEARTBEAT_SECONDS, millis_of
+from ullage.contract import HEARTBEAT_SECONDS
 from ullage_agent.cli.output import many, size
+from ullage_agent.kubectl.ages import seconds_since, span
+from ullage_agent.kubectl.copies import backup_document, restore_document
 
 Object = dict[str, Any]
 
@@ -31,7 +33,14 @@ RETURNING: Final = {
 RUNS_SHOWN: Final = 5
 
 
-def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[Object], now_millis: int) -> Object:
+def fleet_document(
+    repository: Object,
+    nodes: Iterable[Object],
+    runs: Iterable[Object],
+    now_millis: int,
+    backups: Iterable[Object] = (),
+    restores: Iterable[Object] = (),
+) -> Object:
     """All that `status` shows, in bytes and RFC 3339: the same for people and programs."""
     metadata, status = repository["metadata"], repository.get("status") or {}
     mine = [node_document(each, now_millis) for each in nodes if _is_of(each, metadata)]
@@ -52,15 +61,22 @@ def fleet_document(repository: Object, nodes: Iterable[Object], runs: Iterable[O
         "trouble": troubles(status),
         "nodes": mine,
         "runs": told,
+        "backups": _latest(backup_document(each, now_millis) for each in backups if _is_of(each, metadata)),
+        "restores": _latest(restore_document(each) for each in restores if _is_of(each, metadata)),
     }
+
+
+def _latest(found: Iterable[Object]) -> list[Object]:
+    """What somebody asked for last comes first; before all of it what is in trouble."""
+    ordered = sorted(found, key=lambda each: str(each["created"]), reverse=True)
+    return sorted(ordered, key=lambda each: not each["trouble"])
 
 
 def node_document(found: Object, now_millis: int) -> Object:
     """One node of a fleet."""
     spec, status = found["spec"], found.get("status") or {}
     space, ticket = status.get("space") or {}, spec.get("ticket")
-    heartbeat = status.get("heartbeat")
-    age = None if heartbeat is None else max(0, now_millis - millis_of(heartbeat)) // 1000
+    age = seconds_since(status.get("heartbeat"), now_millis)
     return {
         "node": spec["nodeName"],
         "ready": "Unknown" if age is None or age * 1000 > SILENT_MILLIS else condition(status, "Ready"),
@@ -145,14 +161,6 @@ def _node_troubles(spec: Object, status: Object, age: int | None) -> list[str]:
 def _is_of(found: Object, repository: Object) -> bool:
     is_here = bool(found["metadata"]["namespace"] == repository["namespace"])
     return is_here and bool(found["spec"].get("repository") == repository["name"])
-
-
-def span(seconds: int) -> str:
-    """A time for people, as kubectl shows ages: `45s`, `12m`, `3h`, `8d`."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length}{unit}"
-    return f"{seconds}s"
 
 
 def node_cells(each: Object) -> dict[str, str]:

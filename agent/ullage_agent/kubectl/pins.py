@@ -15,8 +15,8 @@ from ullage_agent.cli.failures import message_of
 from ullage_agent.cli.options import command
 from ullage_agent.cli.output import many, moment, print_json, print_rows, say, size, tell
 from ullage_agent.cli.space import why_of
+from ullage_agent.kubectl.ages import span
 from ullage_agent.kubectl.cluster import Cluster, Object
-from ullage_agent.kubectl.fleet import span
 from ullage_agent.kubectl.logs import pods_of
 from ullage_agent.kubectl.options import account, nodes_chosen, on_cluster, output, repository
 from ullage_agent.kubectl.reaching import Reach

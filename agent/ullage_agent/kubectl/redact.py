@@ -50,6 +50,8 @@ SECRETS: Final = (
     re.compile(r"\bullage_[A-Za-z0-9_-]{20,}"),  # a token of `ullage token`
     re.compile(r"(?i)\b(bearer|basic)\s+\S+"),
     re.compile(r"(?<=://)[^/\s@]+@"),  # user and password in a URL
+    re.compile(r"\b(AKIA|ASIA)[A-Z0-9]{12,}"),  # the names of Amazon's access keys
+    re.compile(r"(?i)\bx-amz-(security-token|signature|credential)\s*[=:]\s*[^\s&]+"),
     re.compile(r"(?i)\b(password|passwd|secret|token|api[-_]?key)\s*[=:]\s*\S+"),
 )
 

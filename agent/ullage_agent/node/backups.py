@@ -22,7 +22,7 @@ from ullage.embedded.backupruns import BackupRun
 from ullage.errors import NotABackup, RepositoryDamaged, RunUnderWay, UllageError
 from ullage.interface.buckets import Bucket
 from ullage.wire.upkeep import BackupProgress, Keep, VerificationRequest
-from ullage_agent.service.backupplaces import allowed_bucket
+from ullage_agent.service.backupplaces import allowed_bucket, waits_for_credentials
 from ullage_agent.service.host import Host
 
 OWNER: Final = "ContentBackup"
@@ -87,7 +87,7 @@ class NodeTask(ABC, Generic[AskedFor, Told]):
             bucket = allowed_bucket(self._host.spec.service.backup_buckets, ticket.place)
             if bucket.credentials_file and not os.path.exists(bucket.credentials_file):
                 # Settings may come before the pod that has the Secret.
-                self._waits(report, f"waits for {bucket.credentials_file}")
+                self._waits(report, waits_for_credentials(bucket))
                 return
             run = self._host.repository.backups_here.find(self._begin(ticket, bucket).id)
         except RunUnderWay as error:  # a client's: it is tried again

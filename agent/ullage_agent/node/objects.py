@@ -12,7 +12,16 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from ullage.contract import API_VERSION, ContentRepositoryNode, NodeSpec, NodeStatus, document_of, object_name
+from ullage.contract import (
+    API_VERSION,
+    ContentRepositoryNode,
+    NodeSpec,
+    NodeStatus,
+    document_of,
+    object_name,
+    record_of,
+    status_of,
+)
 from ullage.wire.firstuse import prepare
 from ullage_agent.service.kubernetes import ApiServer
 
@@ -23,6 +32,7 @@ ASKS_FOR_CERTIFICATE: Final = "ullage-agent-certificate"
 """Field manager of the request: the status is replaced as a whole by the other, which does not know of it."""
 
 APPLY: Final = "application/apply-patch+yaml"
+JSON_PATCH: Final = "application/json-patch+json"
 REQUEST_SECONDS: Final = 10.0
 WATCH_SECONDS: Final = 240
 SILENCE_SECONDS: Final = 90.0
@@ -93,7 +103,12 @@ class NodeObjectClient:
             "status": document_of(status),
         }
         path = f"{self._path(self.name)}/status?fieldManager={MANAGER}&force=true"
-        return _seen(_checked(*self._request("PATCH", path, document)))
+        answer = self._request("PATCH", path, document)
+        if answer[0] == HTTPStatus.UNPROCESSABLE_ENTITY:  # conditions that others added leave no room for ours
+            change = [{"op": "add", "path": "/status/conditions", "value": []}]
+            self._request("PATCH", f"{self._path(self.name)}/status", change, kind=JSON_PATCH)
+            answer = self._request("PATCH", path, document)
+        return _seen(_checked(*answer))
 
     def ask_for_certificate(self, request: str) -> None:
         """Say in the status what a certificate is asked for; the rest of it stays."""
@@ -110,9 +125,9 @@ class NodeObjectClient:
         path = f"/apis/{API_VERSION}/namespaces/{quote(self.namespace)}/contentrepositorynodes"
         return f"{path}/{quote(name)}" if name else path
 
-    def _request(self, method: str, path: str, document: dict[str, Any] | None = None) -> tuple[int, bytes]:
+    def _request(self, method: str, path: str, document: object = None, *, kind: str = APPLY) -> tuple[int, bytes]:
         try:
-            with self._api.answering(method, path, document, kind=APPLY, seconds=REQUEST_SECONDS) as answer:
+            with self._api.answering(method, path, document, kind=kind, seconds=REQUEST_SECONDS) as answer:
                 return answer.status, answer.read(ANSWER_BYTES_MAX)
         except OSError as error:
             raise NodeObjectError(f"{method}: {type(error).__name__}: {error}") from error
@@ -140,15 +155,16 @@ def _checked(status: int, body: bytes) -> dict[str, Any]:
 
 def _seen(document: dict[str, Any]) -> ObservedNode:
     try:
-        parts = {"spec": document["spec"], "status": document.get("status") or {}}
-        record = msgspec.convert(parts, ContentRepositoryNode)
+        spec = record_of(NodeSpec, document["spec"])
     except (KeyError, msgspec.ValidationError) as error:
         raise NodeObjectError(f"the API server sent what is no ContentRepositoryNode: {error}") from error
+    # Others than this agent may write there too: what cannot be read is replaced by what it says next.
+    status, _ = status_of(NodeStatus, document.get("status"))
     metadata = document["metadata"]
     return ObservedNode(
         uid=metadata["uid"],
         generation=metadata.get("generation", 0),
         version=metadata["resourceVersion"],
-        spec=record.spec,
-        status=record.status,
+        spec=spec,
+        status=status,
     )

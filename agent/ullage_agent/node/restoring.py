@@ -27,7 +27,7 @@ from ullage.contract import (
 from ullage.embedded.upkeep import restore
 from ullage.errors import BucketUnavailable, NotARepository, UllageError
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
-from ullage_agent.service.backupplaces import allowed_bucket
+from ullage_agent.service.backupplaces import allowed_bucket, waits_for_credentials
 from ullage_agent.service.log import logger
 
 WAIT_SECONDS: Final = 2.0
@@ -101,9 +101,11 @@ class NodeRestore:
         try:
             bucket = allowed_bucket(document.spec.service.backup_buckets, ticket.place)
             if bucket.credentials_file and not os.path.exists(bucket.credentials_file):
-                return f"waits for {bucket.credentials_file}"
+                return waits_for_credentials(bucket)
             paths = {each.name: each.sub_path for each in document.spec.storage.containers if each.sub_path}
-            found = restore(bucket, root, containers=paths, on_progress=self._reach)
+            found = restore(
+                bucket, root, containers=paths, generation=ticket.backup_generation, on_progress=self._reach
+            )
         except BucketUnavailable as error:
             return f"{type(error).__name__}: {error}"
         except UllageError as error:

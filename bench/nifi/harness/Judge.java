@@ -16,6 +16,7 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import org.apache.nifi.controller.FileSystemSwapManager;
 import org.apache.nifi.controller.queue.FlowFileQueue;
+import org.apache.nifi.controller.queue.QueuePrioritizer;
 import org.apache.nifi.controller.repository.FileSystemRepository;
 import org.apache.nifi.controller.repository.FlowFileRecord;
 import org.apache.nifi.controller.repository.StandardContentRepositoryContext;
@@ -30,7 +31,8 @@ import org.apache.nifi.util.NiFiProperties;
  * Opens the repositories of a Sample as NiFi's FlowController does when it starts, its clean-up included, and prints each
  * FlowFile in the order in which NiFi has it: queue, numbers and dates, digests of its attributes and of its content.
  *
- * Arguments: directories, one after the other. What NiFi changes as it starts is changed.
+ * Arguments: directories, one after the other. What NiFi changes as it starts is changed. After `--ordered` each queue's
+ * FlowFiles, and then those of each swap file, are in the order of NiFi's QueuePrioritizer, and their uuids come last.
  */
 final class Judge {
     private final ResourceClaimManager claims = new StandardResourceClaimManager();
@@ -39,8 +41,14 @@ final class Judge {
     private final FileSystemSwapManager swap;
     private final Map<FlowFileQueue, List<FlowFileRecord>> held = new LinkedHashMap<>();
 
+    private static boolean isOrdered;
+
     public static void main(final String[] arguments) throws Exception {
         for (final String argument : arguments) {
+            if (argument.equals("--ordered")) {
+                isOrdered = true;
+                continue;
+            }
             System.out.println("= " + argument);
             new Judge(Path.of(argument)).tell();
         }
@@ -52,9 +60,7 @@ final class Judge {
         final NiFiProperties properties = NiFiProperties.createBasicNiFiProperties("", Map.ofEntries(
             Map.entry("nifi.content.repository.directory.default", directory.resolve("content_repository").toString()),
             Map.entry("nifi.content.repository.directory.second", directory.resolve("content_second").toString()),
-            Map.entry("nifi.content.repository.archive.enabled", "true"),
-            Map.entry("nifi.content.repository.archive.max.retention.period", "12 hours"),
-            Map.entry("nifi.content.repository.archive.max.usage.percentage", "99%"),
+            Map.entry("nifi.content.repository.archive.enabled", "false"),
             Map.entry("nifi.content.claim.max.appendable.size", "50000 B"),
             Map.entry("nifi.flowfile.repository.directory", directory.resolve("flowfile_repository").toString()),
             Map.entry("nifi.flowfile.repository.checkpoint.interval", "10 hours")));
@@ -81,17 +87,25 @@ final class Judge {
         }
         content.cleanup();
         for (final FlowFileQueue queue : held.keySet()) {
-            for (final FlowFileRecord flowFile : held.get(queue)) {
+            for (final FlowFileRecord flowFile : ordered(held.get(queue))) {
                 System.out.println(line(queue, "queued", flowFile));
             }
             for (final String location : locations.get(queue)) {
-                for (final FlowFileRecord flowFile : swap.peek(location, queue).getFlowFiles()) {
+                for (final FlowFileRecord flowFile : ordered(swap.peek(location, queue).getFlowFiles())) {
                     System.out.println(line(queue, "swapped", flowFile));
                 }
             }
         }
         flowFiles.close();
         content.shutdown();
+    }
+
+    private static List<FlowFileRecord> ordered(final List<FlowFileRecord> flowFiles) {
+        final List<FlowFileRecord> sorted = new ArrayList<>(flowFiles);
+        if (isOrdered) {
+            sorted.sort(new QueuePrioritizer(List.of()));
+        }
+        return sorted;
     }
 
     private String line(final FlowFileQueue queue, final String where, final FlowFileRecord flowFile) throws Exception {
@@ -101,7 +115,8 @@ final class Judge {
         });
         return Stream.of(queue.getIdentifier(), where, flowFile.getId(), flowFile.getEntryDate(), flowFile.getLineageStartDate(),
                 flowFile.getLineageStartIndex(), flowFile.getLastQueueDate(), flowFile.getQueueDateIndex(), flowFile.getSize(),
-                HexFormat.of().formatHex(attributes.digest()), contentOf(flowFile))
+                HexFormat.of().formatHex(attributes.digest()), contentOf(flowFile),
+                isOrdered ? flowFile.getAttribute("uuid") : "")
             .map(String::valueOf).collect(Collectors.joining("\t"));
     }
 

@@ -41,7 +41,7 @@ import org.apache.nifi.util.NiFiProperties;
  *
  * Arguments: the directory, the seed, and how it ends: `stopped` as NiFi is stopped, or `killed` amid its work. Or
  * `busy`: it goes on until it is killed, with checkpoints often, and log.tsv has after each transaction its number, how
- * many FlowFiles there are, and their bytes.
+ * many FlowFiles there are, and their bytes; the number that follows is about how many it holds.
  */
 final class Sample {
     private static final long APPENDABLE_BYTES = 50_000;
@@ -65,7 +65,7 @@ final class Sample {
     public static void main(final String[] arguments) throws Exception {
         final Sample sample = new Sample(Path.of(arguments[0]), Long.parseLong(arguments[1]));
         if (arguments[2].equals("busy")) {
-            sample.beBusy();
+            sample.beBusy(Integer.parseInt(arguments[3]));
         }
         sample.work();
         sample.tell();
@@ -107,7 +107,7 @@ final class Sample {
         return directory.resolve(name).toString();
     }
 
-    private void beBusy() throws Exception {
+    private void beBusy(final int about) throws Exception {
         log = Files.newBufferedWriter(directory.resolve("log.tsv"));
         while (true) {
             final FlowFileQueue queue = queues.get(chance.nextInt(queues.size()));
@@ -122,7 +122,7 @@ final class Sample {
                     }
                 }
                 case 2 -> move(queue, queues.get(chance.nextInt(queues.size())), Math.min(count, 20));
-                case 3 -> drop(queue, count > 2_500 ? 0.9 : 0.1);
+                case 3 -> drop(queue, count > about ? 0.9 : 400.0 / about); // what comes meanwhile, of four queues
                 case 4 -> create(queue, 3, 200_000, Map.of());
                 case 5 -> {
                     if (chance.nextInt(20) == 0) {

@@ -22,7 +22,10 @@ SOCKETS: Final = "/run/ullage"
 TLS: Final = "/etc/ullage/tls"
 BUCKETS: Final = "/etc/ullage/buckets"
 CREDENTIALS: Final = "credentials"
-"""The key of a bucket's Secret, and the file that it becomes."""
+SECRET_KEYS: Final = (CREDENTIALS, "ca.crt")
+"""The keys of a bucket's Secret that agents get, and the files that they become: one that has only one of them has only
+that file. The kubelet brings what comes later, or is rotated.
+"""
 
 SEAL_SECONDS: Final = 120
 """What an agent may take to end: sessions, checkpoint, lock."""
@@ -148,11 +151,10 @@ def template(repository: RepositoryObject, image: str, node: str = "", *, pods: 
     elif spec.tls.mode != TlsMode.NONE:
         volumes.append({"name": "tls", "secret": {"secretName": repository.tls_secret}})
     for name, secret in _bucket_secrets(spec):
-        only = [{"key": CREDENTIALS, "path": CREDENTIALS}]
         # By a name that follows from the repository's: whoever writes one must not get somebody else's Secret by it.
-        volumes.append(
-            {"name": name, "secret": {"secretName": f"{repository.name}-ullage-bucket-{secret}", "items": only}}
-        )
+        # One that is not there keeps nobody from what the repository holds: backups wait for it.
+        only = {"items": [{"key": key, "path": key} for key in SECRET_KEYS], "optional": True}
+        volumes.append({"name": name, "secret": {"secretName": f"{repository.name}-ullage-bucket-{secret}", **only}})
     pod: Object = {
         "serviceAccountName": repository.account,
         "terminationGracePeriodSeconds": SEAL_SECONDS,

@@ -26,7 +26,17 @@ from ullage.contract import (
     millis_of,
     time_of,
 )
-from ullage_operator.backup.runs import AGAIN_MILLIS, FINAL, WORDS_MAX, NodeTally, due_at, is_old, some
+from ullage_operator.backup.runs import (
+    AGAIN_MILLIS,
+    FINAL,
+    WORDS_MAX,
+    NodeTally,
+    due_at,
+    is_old,
+    is_to_come,
+    some,
+    total,
+)
 from ullage_operator.backup.verify import decide_verifications, ended_without_repository, verified
 from ullage_operator.observation import BackupObject, NodeObject, Observation
 
@@ -56,6 +66,8 @@ class BackupHealth(NamedTuple):
 
 def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool = False) -> BackupDecision:
     """What is due now. `is_held`: the repository is paused or not accepted, and nothing begins or is taken back."""
+    before = {each.name: each.status for each in seen.backups}
+    seen = msgspec.structs.replace(seen, backups=tuple(_believed(each, seen.now_millis) for each in seen.backups))
     kept = {node: found.spec.backup for node, found in seen.objects.items() if found.spec.backup is not None}
     statuses: dict[str, BackupStatus] = {}
     verifications = decide_verifications(seen, hosts, is_held=is_held)
@@ -69,7 +81,7 @@ def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool =
         status = _held(seen, each) if is_held else _status(seen, each, hosts, is_turn=is_turn)
         if status.phase == RunPhase.RUNNING and running is None:
             running = told
-        if status != told.status:
+        if status != before[each.name]:
             statuses[each.name] = status
         wakes.append(_wakes(each, status, seen.now_millis))
     known = {each.uid for each in seen.backups}
@@ -84,6 +96,16 @@ def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool =
             tickets = {node: ticket for node, ticket in tickets.items() if _has_ended(seen.objects[node], ticket.id)}
     wake = min((each for each in wakes if each is not None), default=None)
     return BackupDecision(tickets, verifications.tickets, statuses, wake)
+
+
+def _believed(backup: BackupObject, now_millis: int) -> BackupObject:
+    """Without what cannot be: a run that is to begin in years would be under way until then, in the way of others."""
+    status, verification = backup.status, backup.status.verification
+    if verification is not None and is_to_come(verification.phase, verification.started, now_millis):
+        verification = msgspec.structs.replace(verification, phase=RunPhase.PENDING, run="", started=None)
+    if is_to_come(status.phase, status.started, now_millis):
+        status = BackupStatus(last_success=status.last_success, conditions=status.conditions)
+    return msgspec.structs.replace(backup, status=msgspec.structs.replace(status, verification=verification))
 
 
 def orphaned(backup: BackupObject, now_millis: int) -> BackupStatus:
@@ -235,8 +257,8 @@ def _going(seen: Observation, backup: BackupObject, hosts: Collection[str]) -> B
         nodes_done=len(done) + (len(waiting) if is_late else 0),
         nodes_failed=len(failed) + (len(waiting) if is_late else 0),
         generation=max((report.generation for report in done.values()), default=0),
-        files=sum(report.files_done for report in done.values()),
-        bytes=sum(report.bytes_done for report in done.values()),
+        files=total(report.files_done for report in done.values()),
+        bytes=total(report.bytes_done for report in done.values()),
         message=_message(reason, waiting, failed, done),
         results=_worst(done),
     )

@@ -53,7 +53,12 @@ def decide_restores(seen: Observation, hosts: Collection[str], *, is_held: bool 
             statuses[each.name] = status
         if status.phase == RunPhase.RUNNING:
             busy[node] = each.name
-            tickets[node] = RestoreTicket(id=each.uid, place=status.place, generation=seen.repository.generation)
+            tickets[node] = RestoreTicket(
+                id=each.uid,
+                place=status.place,
+                generation=seen.repository.generation,
+                backup_generation=each.spec.generation,
+            )
         elif status.phase == RunPhase.FAILED and node not in tickets and (kept := _kept(seen, each)) is not None:
             tickets[node] = kept
     return RestoreDecision(tickets, statuses)
@@ -108,7 +113,7 @@ def _going(seen: Observation, restore: RestoreObject) -> tuple[RestoreStatus, st
         if _has_repository(found):  # its agent was faster
             return _refused(restore)
         return msgspec.structs.replace(status, message=f"The agent of {node} is waited for."), "Running"
-    share = f"{100 * report.bytes_done // report.bytes} %" if report.bytes else ""
+    share = f"{min(100, 100 * report.bytes_done // report.bytes)} %" if report.bytes else ""
     counted = msgspec.structs.replace(status, generation=report.generation, lost=report.lost, progress=share)
     if report.state not in ENDED:
         return msgspec.structs.replace(counted, message=report.message), "Running"

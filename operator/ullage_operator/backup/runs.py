@@ -2,10 +2,10 @@
 for, and when the last one is too long ago. Pure.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
-from ullage.contract import ENDED, BackupTicketReport, RunPhase, TicketState, Timetable, VerificationReport
+from ullage.contract import ENDED, BackupTicketReport, RunPhase, TicketState, Timetable, VerificationReport, millis_of
 
 Report = TypeVar("Report", bound=BackupTicketReport | VerificationReport)
 
@@ -16,6 +16,9 @@ LATE_MILLIS: Final = 3_600_000
 
 AGAIN_MILLIS: Final = 1_000
 """How soon after the end of a run it is looked whether another one waits."""
+
+COUNT_MAX: Final = 2**63 - 1
+"""Of what the API server takes for a number."""
 
 WORDS_MAX: Final = 256
 """Characters that a status repeats of what a node said."""
@@ -38,12 +41,19 @@ class NodeTally(NamedTuple):
 
 def due_at(timetable: Timetable, created: int, told: int | None, now_millis: int) -> int | None:
     """The time of the schedule for which a run should have begun by now; None if there is none, or it is too long ago.
-    `told`: for which the last one was due.
+    `told`: for which the last one was due. One of years to come is no reason to back nothing up until then: a clock
+    was wrong, or a hand.
     """
     due = None if timetable.problem else timetable.last(now_millis)
     if due is None or due <= created or now_millis - due >= LATE_MILLIS:
         return None
-    return due if told is None or due > told else None
+    is_believed = told is not None and told <= now_millis + LATE_MILLIS
+    return None if is_believed and told is not None and due <= told else due
+
+
+def is_to_come(phase: RunPhase, started: str | None, now_millis: int) -> bool:
+    """Whether what is under way has not begun, by a clock that was wrong, or a hand."""
+    return phase == RunPhase.RUNNING and started is not None and millis_of(started) > now_millis + LATE_MILLIS
 
 
 def is_old(timetable: Timetable, created: int, success: int | None, now_millis: int) -> bool:
@@ -53,6 +63,11 @@ def is_old(timetable: Timetable, created: int, success: int | None, now_millis: 
     if before is None:
         return False
     return before >= created if success is None else success < before
+
+
+def total(counts: Iterable[int]) -> int:
+    """Their sum, as far as an object has room for it: who counts wrongly must not keep all from being told."""
+    return min(sum(counts), COUNT_MAX)
 
 
 def some(nodes: list[str]) -> str:

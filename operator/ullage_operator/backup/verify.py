@@ -25,7 +25,7 @@ from ullage.contract import (
     millis_of,
     time_of,
 )
-from ullage_operator.backup.runs import AGAIN_MILLIS, WORDS_MAX, NodeTally, due_at, is_old, some
+from ullage_operator.backup.runs import AGAIN_MILLIS, WORDS_MAX, NodeTally, due_at, is_old, some, total
 from ullage_operator.observation import BackupObject, NodeObject, Observation
 
 NAMED: Final = "-verified-at-"
@@ -171,7 +171,7 @@ def _due(backup: BackupObject, now_millis: int) -> int | None:
         moments.append(due_at(_timetable(backup), millis_of(backup.created), told, now_millis))
     is_damaged = known is not None and known.damaged_since is not None
     if (is_damaged or not rule.schedule) and status.phase == RunPhase.COMPLETED and status.ended is not None:
-        ended = millis_of(status.ended)
+        ended = min(millis_of(status.ended), now_millis)
         moments.append(ended if told is None or ended > told else None)
     return max((each for each in moments if each is not None), default=None)
 
@@ -238,8 +238,8 @@ def _going(seen: Observation, backup: BackupObject, status: VerificationStatus, 
         nodes_done=len(done) + late,
         nodes_failed=len(failed) + late,
         nodes_damaged=len(damaged),
-        files=sum(reports[node].files_done for node in done),
-        bytes=sum(reports[node].bytes_done for node in done),
+        files=total(reports[node].files_done for node in done),
+        bytes=total(reports[node].bytes_done for node in done),
         message=_message(waiting, failed, reports, is_late=is_late),
         results=_worst({node: reports[node] for node in done}),
     )

@@ -151,18 +151,22 @@ class ApiClient:
             changes.append({"op": "add", "path": "/metadata/finalizers", "value": metadata["finalizers"]})
         return await self._change(document["kind"], metadata, changes)
 
+    async def clear_status(self, kind: str, metadata: Object) -> None:
+        """Take all of an object's status away, whoever wrote it."""
+        await self._change(kind, metadata, [{"op": "add", "path": "/status", "value": {}}], "status")
+
     async def set_finalizers(self, kind: str, metadata: Object, finalizers: Sequence[str]) -> Object:
         """Instead of those that an object has. ApiError with 409 if it is another by now than this metadata says."""
         change = {"op": "add", "path": "/metadata/finalizers", "value": [*finalizers]}
         return await self._change(kind, metadata, [change])
 
-    async def _change(self, kind: str, metadata: Object, changes: Sequence[Object]) -> Object:
+    async def _change(self, kind: str, metadata: Object, changes: Sequence[Object], subresource: str = "") -> Object:
         fences = [
             {"op": "replace", "path": f"/metadata/{name}", "value": metadata[name]}
             for name in FENCES
             if name in metadata
         ]
-        path = path_of(kind, metadata.get("namespace"), metadata["name"])
+        path = path_of(kind, metadata.get("namespace"), metadata["name"], subresource)
         content, query = "application/json-patch+json", {"fieldManager": MANAGER}
         return await self._write("PATCH", kind, path, body=[*fences, *changes], content=content, query=query)
 

@@ -6,21 +6,14 @@ and what is taken back is taken back before anything is given.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 import structlog
 
-from ullage.contract import (
-    API_VERSION,
-    BackupStatus,
-    NodeSpec,
-    RepositoryStatus,
-    RestoreStatus,
-    RunStatus,
-    document_of,
-)
+from ullage.contract import API_VERSION, NodeSpec, RepositoryStatus
 from ullage_operator import certificates, metrics, objects
 from ullage_operator.agents.claims import CLAIM, lost_claims
 from ullage_operator.agents.pods import template_digest
@@ -45,18 +38,16 @@ from ullage_operator.observation import RELEASE, BackupObject, NodeObject, Obser
 from ullage_operator.planning.decide import refused
 from ullage_operator.repository.build import Desired, node_object
 from ullage_operator.repository.cache import InformerCache
-from ullage_operator.repository.conditions import WORKING, Event, failed, news, with_facts
+from ullage_operator.repository.conditions import WORKING, failed, news, with_facts
 from ullage_operator.repository.decide import Decision
 from ullage_operator.repository.observe import Key
 from ullage_operator.repository.reach import is_kept
 from ullage_operator.repository.removal import RemovalStep, told
+from ullage_operator.repository.statuses import StatusWriter, soonest
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")
 """Fields of a status that change with every heartbeat, and are written once in a while."""
-
-REMEMBERED_MAX: Final = 10_000
-"""Events, so that the same is not told again and again. After so many all are forgotten: some are told once more."""
 
 
 class Applier:
@@ -66,7 +57,7 @@ class Applier:
         self._api = api
         self._cache = cache
         self._settings = settings
-        self._told: dict[tuple[str, str, str], int] = {}
+        self._statuses = StatusWriter(api, cache, settings)
         self._sums_written: dict[Key, int] = {}
         self._log = structlog.get_logger("apply")
 
@@ -75,13 +66,10 @@ class Applier:
 
         What goes wrong stands in the status and in an event before it is raised: whoever asked for it reads no log.
         """
-        status, failure, again = decision.status, None, None
+        status, failure, again, refused_until = decision.status, None, None, None
         try:
             # First: what a node reported is in its object only until its ticket is taken back.
-            for name, run in decision.runs.items():
-                await self._write_run(seen, name, run)
-            await self._delete_runs(seen.repository.namespace, decision.expired)
-            await self._write_backups(seen, decision)
+            refused_until = await self._write_asked(seen, decision)
             refused: OperatorError | None = await self._write_claims(seen, desired)
             try:
                 await self._write_objects(seen, desired)
@@ -100,7 +88,7 @@ class Applier:
         waits = await self._write_status(seen.repository, status, seen.now_millis)
         if failure is not None:
             raise failure
-        return min((each for each in (waits, again) if each is not None), default=None)
+        return soonest(waits, again, refused_until)
 
     async def tell_failure(self, repository: RepositoryObject, error: Exception, now_millis: int) -> None:
         """What kept a repository from being looked at, in its status and an event."""
@@ -124,69 +112,36 @@ class Applier:
         if step.namespace_ends:
             about = await lease_reference(self._api, self._settings)
         kind = "Normal" if step.is_asked else "Warning"
-        await self._tell(about, (kind, "DataStays", words[:1024]), now_millis)
+        await self._statuses.tell(about, (kind, "DataStays", words[:1024]), now_millis)
 
     async def tell_orphans(
         self,
         namespace: str,
-        runs: Iterable[RunObject],
-        backups: Iterable[BackupObject],
-        restores: Iterable[RestoreObject],
+        runs: Sequence[RunObject],
+        backups: Sequence[BackupObject],
+        restores: Sequence[RestoreObject],
         now_millis: int,
-    ) -> None:
-        """That these runs, backups and restorations have no repository; the time of runs that ended goes on."""
-        for backup in backups:
-            if (told := orphaned_backup(backup, now_millis)) != backup.status:
-                await self._put_backup(namespace, backup, told, now_millis)
-        for restore in restores:
-            if (said := orphaned_restore(restore, now_millis)) != restore.status:
-                await self._put_restore(namespace, restore, said, now_millis)
-        runs = tuple(runs)
+    ) -> int | None:
+        """That these runs, backups and restorations have no repository; the time of runs that ended goes on. When to
+        look again, None if nothing waits.
+        """
+        put = partial(self._statuses.put_asked, namespace, now_millis)
         await self._delete_runs(namespace, expired(runs, now_millis))
-        for run in runs:
-            status = orphaned(run, now_millis)
-            if run.status.phase not in FINAL and status != run.status:
-                await self._put_run(namespace, run, status, now_millis)
+        return soonest(
+            await put(runs, {each.name: orphaned(each, now_millis) for each in runs if each.status.phase not in FINAL}),
+            await put(backups, {each.name: orphaned_backup(each, now_millis) for each in backups}),
+            await put(restores, {each.name: orphaned_restore(each, now_millis) for each in restores}),
+        )
+
+    async def _write_asked(self, seen: Observation, decision: Decision) -> int | None:
+        put = partial(self._statuses.put_asked, seen.repository.namespace, seen.now_millis)
+        runs = await put(seen.runs, decision.runs)
+        await self._delete_runs(seen.repository.namespace, decision.expired)
+        return soonest(runs, await put(seen.backups, decision.backups), await put(seen.restores, decision.restores))
 
     async def _delete_runs(self, namespace: str, runs: Iterable[RunObject]) -> None:
         for run in runs:
             await self._api.delete("ReclamationRun", namespace, run.name, run.uid)
-
-    async def _write_run(self, seen: Observation, name: str, status: RunStatus) -> None:
-        for run in seen.runs:
-            if run.name == name:
-                await self._put_run(seen.repository.namespace, run, status, seen.now_millis)
-
-    async def _write_backups(self, seen: Observation, decision: Decision) -> None:
-        namespace, now = seen.repository.namespace, seen.now_millis
-        for backup in seen.backups:
-            if backup.name in decision.backups:
-                await self._put_backup(namespace, backup, decision.backups[backup.name], now)
-        for restore in seen.restores:
-            if restore.name in decision.restores:
-                await self._put_restore(namespace, restore, decision.restores[restore.name], now)
-
-    async def _put_backup(self, namespace: str, backup: BackupObject, status: BackupStatus, now_millis: int) -> None:
-        kind = "ContentBackup"
-        self._cache.backups.put(await self._replace_status(kind, namespace, backup.name, status))
-        about = {"apiVersion": API_VERSION, "kind": kind, "name": backup.name, "uid": backup.uid}
-        for event in news(kind, backup.status.conditions, status.conditions):
-            await self._tell({**about, "namespace": namespace}, event, now_millis)
-
-    async def _put_restore(
-        self, namespace: str, restore: RestoreObject, status: RestoreStatus, now_millis: int
-    ) -> None:
-        kind = "ContentRestore"
-        self._cache.restores.put(await self._replace_status(kind, namespace, restore.name, status))
-        about = {"apiVersion": API_VERSION, "kind": kind, "name": restore.name, "uid": restore.uid}
-        for event in news(kind, restore.status.conditions, status.conditions):
-            await self._tell({**about, "namespace": namespace}, event, now_millis)
-
-    async def _put_run(self, namespace: str, run: RunObject, status: RunStatus, now_millis: int) -> None:
-        self._cache.runs.put(await self._replace_status("ReclamationRun", namespace, run.name, status))
-        about = {"apiVersion": API_VERSION, "kind": "ReclamationRun", "name": run.name, "uid": run.uid}
-        for event in news("ReclamationRun", run.status.conditions, status.conditions):
-            await self._tell({**about, "namespace": namespace}, event, now_millis)
 
     async def _write_claims(self, seen: Observation, desired: Desired) -> ApiError | None:
         """Why one was refused, by a quota for instance: told when all else is done, which does not wait for it.
@@ -295,12 +250,12 @@ class Applier:
         about = {**repository.reference, "namespace": repository.namespace}
         live = objects.rounded(found.status.space.live_bytes)
         words = f"What node {node} held ({live} live) was given up: the annotation {RELEASE} of {found.name} said so."
-        await self._tell(about, ("Normal", "Released", words), seen.now_millis)
+        await self._statuses.tell(about, ("Normal", "Released", words), seen.now_millis)
 
     async def _tell_unconfirmed(self, seen: Observation, found: NodeObject) -> None:
         about = {**seen.repository.reference, "namespace": seen.repository.namespace}
         words = f"{found.name} is kept: give up what it holds by the value {found.uid}, its uid, of {RELEASE}."
-        await self._tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
+        await self._statuses.tell(about, ("Warning", "ReleaseNotConfirmed", words), seen.now_millis)
 
     async def _tell_kept(self, seen: Observation, found: NodeObject) -> None:
         """At the object itself, where whoever waits for its deletion looks."""
@@ -309,7 +264,7 @@ class Applier:
             f"It stays, because content lies on node {found.spec.node_name}: delete the repository, or give up "
             f"what the node holds by the value {found.uid} of {RELEASE}. An agent that serves says anew what it has."
         )
-        await self._tell(
+        await self._statuses.tell(
             {**about, "namespace": seen.repository.namespace}, ("Warning", "ContentKept", words), seen.now_millis
         )
 
@@ -354,34 +309,11 @@ class Applier:
             if now_millis < due:
                 return due
         self._sums_written[key] = now_millis
-        namespace, name = key
-        self._cache.repositories.put(await self._replace_status("ContentRepository", namespace, name, status))
+        about = {**repository.reference, "namespace": repository.namespace}
+        await self._statuses.put(about, status, is_unreadable=bool(repository.trouble))
         for event in news("ContentRepository", before.conditions, status.conditions):
-            await self._tell({**repository.reference, "namespace": namespace}, event, now_millis)
+            await self._statuses.tell(about, event, now_millis)
         return None
-
-    async def _replace_status(
-        self, kind: str, namespace: str, name: str, status: RepositoryStatus | RunStatus | BackupStatus | RestoreStatus
-    ) -> Object:
-        metadata = {"name": name, "namespace": namespace}
-        return await self._api.apply(objects.document(kind, metadata, status=document_of(status)), "status")
-
-    async def _tell(self, about: Object, event: Event, now_millis: int) -> None:
-        """A Kubernetes Event, the same again only after a while. They are news, never state: a failure to write one is
-        logged, and no more.
-        """
-        repeat_millis = self._settings.event_seconds * 1000
-        _, reason, message = event
-        key = (about["uid"], reason, message)
-        if now_millis - self._told.get(key, -repeat_millis) < repeat_millis:
-            return
-        if len(self._told) >= REMEMBERED_MAX:
-            self._told.clear()
-        self._told[key] = now_millis
-        try:
-            await self._api.apply(objects.event_object(about, event, now_millis))
-        except OperatorError as error:
-            self._log.warning("event not recorded", problem=str(error), reason=reason)
 
     async def _all(self, tasks: Iterable[Awaitable[None]]) -> None:
         """A few side by side; the first failure is raised when all have ended. The next is begun when one has ended:

@@ -24,11 +24,20 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.cluster.informer import Informer
 from ullage_operator.errors import OperatorError
 from ullage_operator.node import blockers
-from ullage_operator.objects import MANAGED, MANAGER, POD_MAKERS, Object, RepositoryObject, is_owned, selector_of
-from ullage_operator.observation import TROUBLE_MAX, BackupObject, RestoreObject, RunObject, SigningRequest, lean
+from ullage_operator.objects import (
+    MANAGED,
+    MANAGER,
+    POD_MAKERS,
+    TROUBLE_MAX,
+    Object,
+    RepositoryObject,
+    is_owned,
+    selector_of,
+)
+from ullage_operator.observation import SigningRequest, lean
 from ullage_operator.planning.decide import is_due
 from ullage_operator.planning.observe import listed
-from ullage_operator.repository.observe import Answers, Followed, Key, naming
+from ullage_operator.repository.observe import Answers, Followed, Key
 from ullage_operator.repository.signing import signing_request_of
 from ullage_operator.repository.trust import authority_of, authority_secret_name
 from ullage_operator.settings import OperatorSettings
@@ -212,18 +221,6 @@ class InformerCache:
             return None
         told, _ = await self._api.list("Event", repository.namespace, fields=f"involvedObject.uid={lacking[0]}")
         return refusal(told)
-
-    def runs_of(self, namespace: str, name: str) -> list[RunObject]:
-        """The ReclamationRuns that name a repository, whether or not it is there."""
-        return [RunObject.of(each) for _, each in naming((namespace, name), self.runs.objects)]
-
-    def backups_of(self, namespace: str, name: str) -> list[BackupObject]:
-        """The ContentBackups that name a repository, whether or not it is there."""
-        return [BackupObject.of(each) for _, each in naming((namespace, name), self.backups.objects)]
-
-    def restores_of(self, namespace: str, name: str) -> list[RestoreObject]:
-        """The ContentRestores that name a repository, whether or not it is there."""
-        return [RestoreObject.of(each) for _, each in naming((namespace, name), self.restores.objects)]
 
     async def _other_pods(self, spec: ContentRepositorySpec) -> tuple[list[Object], str]:
         """Pods of spec.maintenance.blockers.podSelectors, in all namespaces that are looked at; and why they could not

@@ -33,6 +33,7 @@ Key = tuple[str, str]
 Objects = dict[Key, Object]
 
 T = TypeVar("T")
+Asked = TypeVar("Asked", RunObject, BackupObject, RestoreObject)
 
 
 class Answers(NamedTuple):
@@ -115,9 +116,9 @@ class Observer:
             objects={each.spec.node_name: each for each in objects.values() if each is not None},
             strays=tuple(each for each in named.values() if is_held(each) and not _is_named_well(each)),
             agents=agents_of(_own_pods(repository, followed.agents)),
-            runs=tuple(RunObject.of(each) for _, each in naming(key, followed.runs)),
-            backups=tuple(BackupObject.of(each) for _, each in naming(key, followed.backups)),
-            restores=tuple(RestoreObject.of(each) for _, each in naming(key, followed.restores)),
+            runs=tuple(asked(RunObject, key, followed.runs)),
+            backups=tuple(asked(BackupObject, key, followed.backups)),
+            restores=tuple(asked(RestoreObject, key, followed.restores)),
             blockers=Blockers(by_node=blocking, problem="; ".join(problems)),
             busy_volumes=_busy_volumes(key, followed),
             owned=followed.owned,
@@ -141,6 +142,16 @@ def naming(key: Key, objects: Mapping[Key, Object]) -> Iterator[tuple[Key, Objec
     for each, found in objects.items():
         if each[0] == namespace and found["spec"].get("repository") == name:
             yield each, found
+
+
+def asked(kind: type[Asked], key: Key, objects: Mapping[Key, Object]) -> Iterator[Asked]:
+    """Those of a kind that people ask by, but for those whose spec cannot be read: other definitions let them in."""
+    for (_, name), found in naming(key, objects):
+        try:
+            yield kind.of(found)
+        except msgspec.ValidationError as error:
+            words = f"a {kind.__name__} cannot be read"
+            structlog.get_logger("observe").error(words, namespace=key[0], name=name, problem=str(error))
 
 
 def _node_object(found: Object) -> NodeObject | None:

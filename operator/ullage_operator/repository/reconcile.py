@@ -15,12 +15,12 @@ from ullage_operator.content import let_go
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.runs import next_millis
 from ullage_operator.objects import Object, RepositoryObject, is_held
-from ullage_operator.observation import Observation
+from ullage_operator.observation import BackupObject, Observation, RestoreObject, RunObject
 from ullage_operator.repository.apply import Applier
 from ullage_operator.repository.build import Desired, addresses, desired
 from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.decide import Decision, decide
-from ullage_operator.repository.observe import Answers, Followed, Key, Observer, naming
+from ullage_operator.repository.observe import Answers, Followed, Key, Observer, asked, naming
 from ullage_operator.repository.removal import RemovalStep
 from ullage_operator.repository.trust import trusted
 from ullage_operator.settings import OperatorSettings
@@ -173,9 +173,11 @@ class Reconciler:
         if held and await self._api.get("ContentRepository", *key) is None:
             for each in held:
                 await let_go(self._api, each)
-        runs, now = self.cache.runs_of(*key), self._clock()
-        await self._applier.tell_orphans(key[0], runs, self.cache.backups_of(*key), self.cache.restores_of(*key), now)
-        return self._seconds_until(next_millis(runs, now))
+        runs, now = list(asked(RunObject, key, self.cache.runs.objects)), self._clock()
+        backups = list(asked(BackupObject, key, self.cache.backups.objects))
+        restores = list(asked(RestoreObject, key, self.cache.restores.objects))
+        again = await self._applier.tell_orphans(key[0], runs, backups, restores, now)
+        return self._seconds_until(next_millis(runs, now), again)
 
     def _reserve(self, seen: Observation, decision: Decision) -> None:
         self.cache.reserved[seen.repository.key] = {
