@@ -25,6 +25,7 @@ from ullage_agent.service.budget import ByteBudget
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.limits import DEFAULTS, Limits
 from ullage_agent.service.listening import Listening, Terms, TlsFiles
+from ullage_agent.service.quota import streams_of
 from ullage_agent.service.server import Server
 from ullage_agent.service.snapshots import Snapshots
 
@@ -75,9 +76,9 @@ def terms_of(
 
     turns, known = FairTurns(limits, repository.clock), authenticator or Anonymous()
     actors = Actors(repository, known, limits)
-    return Terms(
-        repository, known, limits, here, fail, ByteBudget(limits), turns, actors, Snapshots(repository, limits, actors)
-    )
+    snapshots = Snapshots(repository, limits, actors)
+    budget, streams = ByteBudget(limits), streams_of(limits)
+    return Terms(repository, known, limits, here, fail, budget, turns, actors, snapshots, streams)
 
 
 class Running:

@@ -4,6 +4,7 @@ processor than all the rest of a table whose columns the node has kept. pyarrow 
 
 import io
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 import msgspec
 import pyarrow as pa
@@ -50,7 +51,7 @@ class FramedStream(io.RawIOBase):
 
 def local_table(client: SocketClient, wanted: TableTicket) -> pa.RecordBatchReader:
     """A table, or what the ticket wants of it. The client is for this alone, and is closed when all has come, or the
-    reader is. Errors as of `FlightClient.table`, those of the beginning at once.
+    reader is. Errors as of `FlightClient.table`, those up to the first batch at once.
     """
     try:
         stream = FramedStream(client.path, client.rows(msgspec.json.encode(wanted)))
@@ -63,7 +64,11 @@ def local_table(client: SocketClient, wanted: TableTicket) -> pa.RecordBatchRead
     except BaseException:
         client.close()
         raise
-    return pa.RecordBatchReader.from_batches(schema, _batches(client, reader))
+    batches = _batches(client, reader)
+    # At once: a table for whose first batch there is no room is told of here, and the client is closed with its reader
+    # also if nobody ever reads.
+    first = list(islice(batches, 1))
+    return pa.RecordBatchReader.from_batches(schema, chain(first, batches))
 
 
 def _batches(client: SocketClient, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

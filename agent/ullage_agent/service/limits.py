@@ -155,7 +155,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     flight_calls: int = 32
-    """Streams of Arrow Flight at work, DoPut and DoGet; each holds a message and what is made of it."""
+    """Streams of Arrow Flight at work, DoPut and DoGet, and tables over the Unix socket; each holds a message and what
+    is made of it.
+    """
 
     flight_controls: int = 16
     """All other calls of Flight at work, beside the streams: what they ask for is short, and streams must keep nobody

@@ -25,6 +25,7 @@ from ullage_agent.service.errors import CannotListen
 from ullage_agent.service.fairness import FairTurns
 from ullage_agent.service.kubernetes import ApiServer, KubernetesReview
 from ullage_agent.service.limits import Limits
+from ullage_agent.service.quota import Lane
 from ullage_agent.service.snapshots import Snapshots
 from ullage_agent.service.tokens import TokenFile, stamp_of
 
@@ -115,6 +116,7 @@ class Terms(NamedTuple):
     turns: FairTurns
     actors: Actors
     snapshots: Snapshots
+    streams: Lane
     audit: Audit = Unaudited()
     on_skipped: Callable[[int], None] = lambda _: None
     """Told how many nodes of the fleet a job goes on without."""

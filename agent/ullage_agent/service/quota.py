@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ullage.errors import QuotaReached
+from ullage.errors import QuotaReached, ServiceBusy
 from ullage_agent.service.access import Principal
+from ullage_agent.service.limits import Limits
 
 
 class Quota:
@@ -55,3 +56,29 @@ class Quota:
             yield
         finally:
             self.give_back(owner)
+
+
+class Lane:
+    """So many calls at a time, which calls of another lane take no place of. Thread-safe."""
+
+    def __init__(self, limit: str, what: str, most: int, each_max: int) -> None:
+        self._what = what
+        self._most = most
+        self._slots = threading.BoundedSemaphore(most)
+        self._quota = Quota(limit, what, each_max, most)
+
+    @contextmanager
+    def counted(self, principal: Principal) -> Iterator[None]:
+        """One of them; ServiceBusy beyond, QuotaReached for too many of one principal."""
+        if not self._slots.acquire(blocking=False):
+            raise ServiceBusy(f"{self._most} {self._what} are under way already")
+        try:
+            with self._quota.counted(principal):
+                yield
+        finally:
+            self._slots.release()
+
+
+def streams_of(limits: Limits) -> Lane:
+    """What moves much and lasts as long as its client likes: streams of Flight, and tables over the Unix socket."""
+    return Lane("flight_calls_each", "streams", limits.flight_calls, limits.flight_calls_each)

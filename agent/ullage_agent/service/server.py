@@ -42,6 +42,7 @@ from ullage_agent.service.log import Sparing, logger
 from ullage_agent.service.metering import Meter, TimedFiles
 from ullage_agent.service.metrics import Metrics
 from ullage_agent.service.process import keep_freed_memory, share_interpreter
+from ullage_agent.service.quota import streams_of
 from ullage_agent.service.snapshots import Snapshots
 from ullage_agent.service.socket.server import SocketServer
 
@@ -92,6 +93,7 @@ class Bulk:
             turns,
             actors,
             Snapshots(repository, limits, actors),
+            streams_of(limits),
             audit,
             on_skipped,
             on_strangers,

@@ -21,7 +21,7 @@ from tests.support import Workshop, committing
 from ullage.client.localtables import local_table
 from ullage.client.socket import SocketClient
 from ullage.embedded.pace import ALONE
-from ullage.errors import InvalidArgument, NotFound, NotReachable
+from ullage.errors import InvalidArgument, NotFound, NotReachable, ServiceBusy
 from ullage.wire.frames import FRAME_BYTES_MAX, FrameKind
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import SnapshotRequest, TableTicket
@@ -189,6 +189,22 @@ def test_a_reader_that_goes_away_in_the_middle_leaves_nothing(node: Node) -> Non
     assert node.server.wait_for(0, 60)
     assert node.terms.budget._total == 0
     assert node.failures == []
+
+
+def test_a_table_counts_as_a_stream_while_it_lasts(workshop: Workshop, short_path: Path) -> None:
+    """What a reader holds of an agent's memory is bounded by how many there are, whichever way they take."""
+    node = Node(workshop, short_path, Limits(stall_seconds=5, flight_calls=2, flight_calls_each=2))
+    try:
+        many(node)
+        held = [local_table(SocketClient(node.path), TableTicket(name="flowfiles")) for _ in range(2)]
+        with closing(Reader(node.path)) as reader:
+            with pytest.raises(ServiceBusy):
+                local_table(SocketClient(node.path), TableTicket(name="queues"))
+            assert held.pop().read_all().num_rows == 40
+            reader.tell(11, 1, b'{"kind": "table", "name": "queues"}')
+            assert reader.hear()[0] == 135
+    finally:
+        node.server.stop()
 
 
 def test_a_service_that_stops_ends_a_table_in_the_middle(workshop: Workshop, short_path: Path) -> None:

@@ -7,7 +7,6 @@
 gRPC gives each call a thread; how many work at a time is bounded here, streams and all other calls apart.
 """
 
-import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -24,7 +23,7 @@ from ullage.embedded.items import content_batches
 from ullage.embedded.pace import Pace
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.tables import schema_of
-from ullage.errors import Forbidden, InvalidArgument, RequestTooLarge, ServiceBusy, Unauthenticated
+from ullage.errors import Forbidden, InvalidArgument, RequestTooLarge, Unauthenticated
 from ullage.wire import tickets
 from ullage.wire.needs import GETTING, PUTTING
 from ullage.wire.problems import is_expected
@@ -41,7 +40,7 @@ from ullage_agent.service.flight.puts import PutBatch, Puts, read_put_shape
 from ullage_agent.service.flight.stalls import Stalls
 from ullage_agent.service.limits import DECODED_TIMES, KIB, MIB
 from ullage_agent.service.listening import Terms
-from ullage_agent.service.quota import Quota
+from ullage_agent.service.quota import Lane
 from ullage_agent.service.sending import SendingRoom, Sent
 from ullage_agent.service.snapshots import Batches
 from ullage_agent.service.uploads import Upload, Uploads
@@ -64,27 +63,6 @@ STREAMS: Final = frozenset({"DoPut", "DoGet"})
 """Methods that move data, and last as long as their client likes."""
 
 
-class Lane:
-    """So many calls at a time, which calls of another lane take no place of. Thread-safe."""
-
-    def __init__(self, limit: str, what: str, most: int, each_max: int) -> None:
-        self._what = what
-        self._most = most
-        self._slots = threading.BoundedSemaphore(most)
-        self._quota = Quota(limit, what, each_max, most)
-
-    @contextmanager
-    def counted(self, principal: Principal) -> Iterator[None]:
-        """One of them; ServiceBusy beyond, QuotaReached for too many of one principal."""
-        if not self._slots.acquire(blocking=False):
-            raise ServiceBusy(f"{self._most} {self._what} are under way already")
-        try:
-            with self._quota.counted(principal):
-                yield
-        finally:
-            self._slots.release()
-
-
 class FlightServer:
     """What Flight's methods do. Thread-safe; `close` releases what clients held."""
 
@@ -99,7 +77,6 @@ class FlightServer:
             terms.repository.held.also(held)
         bulk.hold_all_events(terms.repository)
         limits = terms.limits
-        self._streams = Lane("flight_calls_each", "streams over Flight", limits.flight_calls, limits.flight_calls_each)
         self._controls = Lane(
             "flight_controls_each", "calls over Flight", limits.flight_controls, limits.flight_controls_each
         )
@@ -129,7 +106,7 @@ class FlightServer:
             call.principal = self._admitted(call)
             self.known.add(call.far_end, call.principal)
             note = Note(self._terms.audit, call, name)
-            lane = self._streams if name in STREAMS else self._controls
+            lane = self._terms.streams if name in STREAMS else self._controls
             with note.left(), lane.counted(call.principal), self._stalls.watched(call), self._turns(name, call):
                 self._methods[name](call, note)
         except CallEnded:

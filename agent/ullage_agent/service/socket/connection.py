@@ -290,7 +290,8 @@ class Connection:
         answer = TableAnswer(self._terms, self._channel, header.request, self._principal, self._turn)
         self._asked = AskedFrame(f"{header.kind.name} {wanted.name}", rights, answer)
         authorize_all(self._authenticator, self._principal, rights)
-        answer.send(wanted)
+        with self._terms.streams.counted(self._principal):
+            answer.send(wanted)
         self._is_done = True
 
     def _put(self, header: Header, body: bytes) -> None:
