@@ -61,6 +61,9 @@ class LentFiles:
         self._lease: bytes | None = None
         self._births: dict[int, int] = {}
         self.files: set[int] = set()
+        self._reserved: set[int] = set()
+        """Files that are about to be passed, and stay as they are from here on."""
+
         self.acting = LOCAL
         """For whom, as soon as that is known."""
 
@@ -110,7 +113,9 @@ class LentFiles:
     def new_files(self, places: Iterable[Place]) -> list[ResourceClaim]:
         """Files that the client has no descriptor of. LeaseRefused if it would have too many."""
         missing = {place.file for place in places if place.length and not place.slug} - self.files
+        self._unreserve(self._reserved - missing)
         if len(self.files) + len(missing) > self._files_max:
+            self._unreserve(missing)
             raise LeaseRefused(
                 f"{len(self.files)} files are held and {len(missing)} more asked for, at most {self._files_max} are "
                 "allowed on a connection: give some back"
@@ -126,7 +131,7 @@ class LentFiles:
         with ExitStack() as stack:
             descriptors = []
             for file in files:  # one by one: those before a failure are closed
-                self._engine.reclamation.passed.passed(file.index, self._holder)
+                self._reserved.remove(file.index)
                 self.files.add(file.index)
                 try:
                     descriptors.append(self._engine.content.open_descriptor(file))
@@ -135,6 +140,24 @@ class LentFiles:
                     raise
                 stack.callback(os.close, descriptors[-1])
             yield descriptors
+
+    def _located(self, claim: ContentClaim) -> placement.ClaimLocation:
+        """Where a claim lies, in a file that is not changed in place as long as this client has it, or is about to."""
+        while True:
+            found = placement.locate(self._engine.ledger, claim)
+            file = found.file.index
+            if file in self.files or file in self._reserved:
+                return found
+            if not self._engine.reclamation.passed.passed(file, self._holder):
+                raise DescriptorRefused("the file is just being cut or punched: ask for the bytes")
+            # Located once more:
+            #
+            #     located | its content dies, and is punched | reserved: what was located is zeros
+            self._reserved.add(file)
+
+    def _unreserve(self, files: set[int]) -> None:
+        self._reserved -= files
+        self._engine.reclamation.passed.given_back(files, self._holder)
 
     def _closed(self, files: set[int]) -> None:
         self.files -= files
@@ -159,6 +182,7 @@ class LentFiles:
         lease, self._lease = self._lease, None
         self._births = {}
         self._closed(set(self.files))
+        self._unreserve(set(self._reserved))
         if lease is not None:
             self._engine.leases.release(lease)
 
@@ -176,6 +200,7 @@ class LentFiles:
         return entry is not None and bool(entry.claim.tenant) and entry.claim.tenant == self.acting.by
 
     def _resolve(self, look: Lookup) -> list[Place]:
+        self._unreserve(set(self._reserved))  # of an answer that came to nothing
         for _ in range(TRIES):
             wanted = look()
             births = {found[0].resource for found in wanted if not isinstance(found, Place) and found[0] is not None}
@@ -203,10 +228,9 @@ class LentFiles:
     def _place(self, claim: ContentClaim | None, start: int, size: int) -> Place:
         if claim is None or size == 0:
             return Place()
-        ledger = self._engine.ledger
         try:
-            found = placement.locate(ledger, claim)
-        except (ContentReclaimed, ContentMissing) as error:
+            found = self._located(claim)
+        except (ContentReclaimed, ContentMissing, DescriptorRefused) as error:
             return _refusal(error)
         self._births[claim.resource] = found.file.index
         blocks = self._engine.reader.known_blocks(claim) or b""

@@ -6,6 +6,9 @@
 So what a reader has open keeps nothing from being given back for longer than it reads. What it takes meanwhile is told,
 with who has it, and counts as disk. Memory only: descriptors do not outlive the connection over which they were passed,
 or a process is gone that would have counted them.
+
+A file that is changed in place, cut or punched, is in nobody's hands meanwhile, and the other way round. Leases are no
+help there: what a client reads may die, and its record go, while the file has other contents, which nothing ties to it.
 """
 
 import threading
@@ -45,11 +48,35 @@ class PassedFiles:
         self._lock = threading.Lock()
         self._holders: dict[int, list[str]] = {}
         self._gone: dict[int, _Gone] = {}
+        self._changing: set[int] = set()
 
-    def passed(self, index: int, holder: str) -> None:
-        """Somebody is about to be given a descriptor of a file: said before it is opened."""
+    def passed(self, index: int, holder: str) -> bool:
+        """Somebody is about to be given a descriptor of a file: said before it is opened. False, and they must not be,
+        while it is changed in place.
+        """
         with self._lock:
+            if index in self._changing:
+                return False
             self._holders.setdefault(index, []).append(holder)
+            return True
+
+    def indexes(self) -> set[int]:
+        """Those of which somebody has a descriptor."""
+        with self._lock:
+            return set(self._holders)
+
+    def begin_change(self, index: int) -> bool:
+        """Whether a file may be changed in place: nobody has it, nor is given it until `end_change`."""
+        with self._lock:
+            if index in self._holders:
+                return False
+            self._changing.add(index)
+            return True
+
+    def end_change(self, indexes: Iterable[int]) -> None:
+        """These are not changed any more, whatever has become of it."""
+        with self._lock:
+            self._changing.difference_update(indexes)
 
     def given_back(self, indexes: Iterable[int], holder: str) -> None:
         """Somebody has closed their descriptors of these, or was never given them."""

@@ -1,8 +1,10 @@
 """Reading through the Unix socket: descriptors, leases, what happens to files meanwhile."""
 
+import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ from tests.service.socket.node import LOOSE, Node
 from tests.service.socket.reader import Reader, Refusal
 from tests.support import Workshop
 from ullage.client.socket import HELD_SECONDS, SocketClient
-from ullage.engine.model import ResourceClaim
+from ullage.engine.content.protocol import IntentOutcome
+from ullage.engine.model import Action, ResourceClaim
+from ullage.engine.reclaim.report import ReclamationReport
 from ullage.enums import GivenBack, SpaceUse
 from ullage.errors import HandleDeleted, LeaseLost, NotReachable
 from ullage.wire.frames import ClaimKey
@@ -175,6 +179,83 @@ def test_a_file_that_is_read_is_rewritten_and_read_on(node: Node) -> None:
     reader = Reader(node.path)
     assert [reader.read(uuid) for uuid in uuids[:60:10]] == contents[:60:10]
     reader.close()
+
+
+@pytest.mark.parametrize("action", [Action.TRUNCATE, Action.PUNCH])
+def test_an_output_is_not_changed_in_place_under_its_reader(node: Node, action: Action) -> None:
+    """What the reader has found dies whole, and with it the record under which it was leased: nothing else ties the
+    lease to the file that it was moved to.
+    """
+    chooser = random.Random(6)
+    contents = [chooser.randbytes(900_000) for _ in range(3)]
+    kept = [node.put(chooser.randbytes(700_000), content) for content in contents]
+    remove(node, [uuids[0] for uuids in kept])
+    assert run(node, Action.REWRITE).done[Action.REWRITE] == 3
+    first, read, last = (uuids[1] for uuids in kept)
+    client = SocketClient(node.path)
+    places = client.resolve([read])
+    size, pieces = client.open(read, 0)
+    begun = next(pieces)
+    remove(node, [read, last] if action == Action.TRUNCATE else [read])
+
+    report = run(node, action)
+
+    assert report.done[action] == 0
+    assert client.read(places) == [contents[1]]
+    assert begun + b"".join(pieces) == contents[1]
+    assert size == len(contents[1])
+    client.close()
+    wait_for_no_lease(node)
+    assert run(node, action).done[action] == 1
+    with closing(Reader(node.path)) as reader:
+        assert reader.read(first) == contents[0]
+
+
+def test_no_descriptor_of_a_file_is_given_while_it_is_changed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content comes as bytes instead, and is right."""
+    contents = [bytes([number]) * 200_000 for number in range(6)]
+    uuids = node.put(*contents)
+    remove(node, uuids[1::2])
+    carrying_out, found = node.repository.content.carry_out, list[bytes]()
+
+    def late(intents: Sequence[ResourceClaim]) -> list[IntentOutcome | OSError]:
+        with SocketClient(node.path) as client:
+            found.extend(client.read_all(uuids[::2]))
+            assert client.descriptors == 0
+        return carrying_out(intents)
+
+    monkeypatch.setattr(node.repository.content, "carry_out", late)
+
+    assert run(node, Action.PUNCH).done[Action.PUNCH] == 1
+
+    assert found == contents[::2]
+    with SocketClient(node.path) as client:
+        assert client.read_all(uuids[::2]) == contents[::2]
+        assert client.descriptors == 1
+
+
+def test_a_change_that_has_failed_waits_for_its_reader(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its intent is durable, and the next run finishes it: unless somebody got a descriptor in between."""
+    contents = [bytes([number]) * 200_000 for number in range(6)]
+    uuids = node.put(*contents)
+    remove(node, uuids[1::2])
+    with monkeypatch.context() as patch:
+        patch.setattr(node.repository.content, "carry_out", lambda intents: [OSError(errno.EIO, "it fails")])
+        with pytest.raises(OSError, match="it fails"):
+            run(node, Action.PUNCH)
+    with SocketClient(node.path) as client:
+        places = client.resolve(uuids[:3:2])
+        before = os.fstat(next(iter(client._descriptors.values()))).st_blocks
+
+        report = node.repository.reclamation.clean()
+
+        assert [each.reason for each in report.left] == ["somebody reads it through a descriptor"]
+        assert client.read(places) == contents[:3:2]
+        assert os.fstat(next(iter(client._descriptors.values()))).st_blocks == before
+    wait_for_no_lease(node)
+    assert node.repository.reclamation.clean().done == {Action.PUNCH: 1}
+    with SocketClient(node.path) as client:
+        assert client.read_all(uuids[::2]) == contents[::2]
 
 
 def test_a_dead_file_is_deleted_under_its_reader(node: Node) -> None:
@@ -348,6 +429,13 @@ def test_punched_or_cut_bytes_never_come_out_as_content(node: Node) -> None:
     with pytest.raises(LeaseLost):
         client.read(places)
     Path(path).write_bytes(content)
+
+
+def run(node: Node, action: Action) -> ReclamationReport:
+    """What is dead is given back by this alone; records that nothing needs go first."""
+    node.repository.reclamation.clean()
+    compactor = node.repository.compactor
+    return compactor.execute(compactor.plan(policy="CompactAll", actions=frozenset({action})))
 
 
 def disk(node: Node) -> int:

@@ -21,7 +21,7 @@ from ullage.engine.content.writer import BACK_PRESSURE_WAIT_SECONDS
 from ullage.engine.ledger.placement import held_by
 from ullage.engine.model import Action
 from ullage.engine.reclaim.compaction import CompactionRequest, plan_compaction, worth_a_look
-from ullage.engine.reclaim.execute import ReclamationParts
+from ullage.engine.reclaim.execute import CUTTING, ReclamationParts
 from ullage.engine.reclaim.goalkeeper import GoalKeeper
 from ullage.engine.reclaim.pacing import RunTicket, TokenBucket
 from ullage.engine.reclaim.plan import ReclamationPlan, ReclamationStep
@@ -217,10 +217,12 @@ class Compactor:
         return frozenset(action for action in HEAVY if not ticket.refusal(action, self._parts.clock))
 
     def held_back(self, resources: Iterable[ResourceFigures], action: Action = Action.REWRITE) -> frozenset[int]:
-        """Those files that leases, or records that were set aside, keep from being rewritten, or changed otherwise."""
+        """Those files that leases, descriptors in somebody's hands, or records that were set aside keep from being
+        rewritten, or changed otherwise.
+        """
         with self._parts.ledger.lock:
             held = held_by(self._parts.ledger, self._parts.clock.now_millis())
-        found: set[int] = set()
+        found = self._parts.passed.indexes() if action in CUTTING else set[int]()
         for figures in resources if held else ():
             with self._parts.ledger.lock:
                 entry = self._parts.ledger.entry(figures.resource)

@@ -9,7 +9,7 @@ makes it smaller or skips it. Work is done in slices, so that no commit waits be
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -58,6 +58,10 @@ class _Result:
     def is_removal(self) -> bool:
         """Whether a file is gone."""
         return self.intent.intent in (Action.DELETE, Action.REWRITE)
+
+
+CUTTING: Final = (Action.TRUNCATE, Action.PUNCH)
+"""What takes bytes out of a file that stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class Executor:
                 self.finish(intents, report)
         finally:
             self._parts.ledger.give_back({intent.index for intent in intents})
+            self._parts.passed.end_change(intent.index for intent in intents)
 
     @uninterrupted
     def finish(self, intents: Sequence[ResourceClaim], report: ReclamationReport) -> None:
@@ -148,6 +153,20 @@ class Executor:
             report.freed_bytes += result.freed_bytes
         if failures:
             raise failures[0]
+
+    def finish_pending(self, report: ReclamationReport) -> None:
+        """What an earlier failure left unfinished, but for files that somebody has got a descriptor of since then."""
+        intents = [each for each in self.pending() if each.intent not in CUTTING or self._takes_up(each, report)]
+        try:
+            self.finish(intents, report)
+        finally:
+            self._parts.passed.end_change(intent.index for intent in intents)
+
+    def _takes_up(self, intent: ResourceClaim, report: ReclamationReport) -> bool:
+        is_free = self._parts.passed.begin_change(intent.index)
+        if not is_free:
+            report.leave([intent.index], "somebody reads it through a descriptor")
+        return is_free
 
     def pending(self) -> list[ResourceClaim]:
         """Durable intents that an earlier failure left unfinished, but for those where only a restart can tell."""
@@ -202,16 +221,25 @@ class Executor:
                     continue
                 # A writer may still append behind what would be cut, and of two intents the second would forget the
                 # first.
-                if entry.claim.unproved and step.action in (Action.TRUNCATE, Action.PUNCH):
+                if entry.claim.unproved and step.action in CUTTING:
                     continue  # what lives in it may not read back: whoever mends it wants the file as it was
                 if not entry.claim.sealed or entry.has_intent or held.refuses(self._parts.ledger, entry, step.action):
                     continue
                 intent = self._derive(step, entry, found[step.resource])
                 # Under the same hold of the lock: from here on no pin of dead bytes, and no other run, comes between.
-                if intent is not None and self._parts.ledger.take({step.resource}):
+                if intent is not None and self._takes(intent):
                     intents.append(intent)
         report.skipped += len(steps) - len(intents)
         return intents
+
+    def _takes(self, intent: ResourceClaim) -> bool:
+        """Whether a file is this run's to change; called under the ledger's lock."""
+        if intent.intent in CUTTING and not self._parts.passed.begin_change(intent.index):
+            return False
+        is_taken = self._parts.ledger.take({intent.index})
+        if not is_taken:
+            self._parts.passed.end_change([intent.index])
+        return is_taken
 
     def _alive(self, step: ReclamationStep) -> _Alive:
         """What is in use of a file that is to be changed in place: its claims, for no total authorises that.
@@ -249,7 +277,7 @@ class Executor:
 
     def _result(self, intent: ResourceClaim, outcome: IntentOutcome, report: ReclamationReport) -> _Result:
         """What is to be committed for one intent that the content store has carried out."""
-        if intent.intent in (Action.TRUNCATE, Action.PUNCH):
+        if intent.intent in CUTTING:
             done = self._changed(intent, outcome, report)
             freed_bytes = allocated_bytes(intent.length, intent.holes) - allocated_bytes(done.length, done.holes)
             return _Result(intent, [done], freed_bytes, charged_bytes(intent) - charged_bytes(done))

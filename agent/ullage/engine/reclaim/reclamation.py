@@ -253,10 +253,9 @@ class Reclaimer:
             removal of X, intent to delete its file | sync fails, log stops | unlink | restart: X lives, without file
         """
         report = ReclamationReport()
-        pending = self._executor.pending()
-        if pending:
+        if self._executor.pending():
             self._log.wait_durable(self._log.last_id)
-            self._executor.finish(pending, report)
+            self._executor.finish_pending(report)
         self._commit_seals()
         return report
 
