@@ -44,12 +44,14 @@ def test_a_sound_repository_is_whole_also_without_its_identity(root: Path) -> No
         (root / "ullage.json").unlink(missing_ok=True)
 
 
-def test_a_snapshot_without_a_header_is_named(root: Path) -> None:
-    """Without its header nobody knows where its blocks begin."""
+@pytest.mark.parametrize("keeps_copy", [True, False])
+def test_a_snapshot_without_its_header_is_named(root: Path, *, keeps_copy: bool) -> None:
+    """Nothing is missing as long as the copy at its end is there; without both nobody knows where its blocks begin."""
     path = root / "flowfile" / "snapshot"
-    path.write_bytes(b"\0" * 8 + path.read_bytes()[8:])
+    data = path.read_bytes()
+    path.write_bytes(b"\0" * 8 + data[8:] if keeps_copy else b"\0" * 8 + data[8:-8] + b"\0" * 8)
     source = surveyed(root)
-    assert not source.is_whole
+    assert source.is_whole == keeps_copy
     assert [lost.path for lost in source.lost][:1] == [str(path)]
 
 
