@@ -23,6 +23,7 @@ from ullage.engine.reclaim.accounting import (
     Share,
     blocks_of,
     fitted,
+    once,
     shares_of,
     summed,
     summed_apart,
@@ -72,19 +73,21 @@ class SpaceAccount:
     def dead(self, spec: ContentRepositorySpec) -> list[Share]:
         """The dead bytes of content and why they are there, by the ledger; live ones are left out."""
         survey = self._reclaimer.survey()
-        return summed(self._shares(survey, self._grounds(survey, spec)))
+        return summed(self._shares(survey, self._grounds(survey, spec), once))
 
     def forecast(self, spec: ContentRepositorySpec) -> list[ExpectedReturn]:
         """The same, and when each comes back."""
         survey = self._reclaimer.survey()
         grounds = self._grounds(survey, spec)
         forecast = Forecast(grounds, self._reclaimer.permission, self.times())
-        return forecast.of(summed_apart(self._shares(survey, grounds)))
+        return forecast.of(summed_apart(self._shares(survey, grounds, iter)))
 
-    def _shares(self, survey: SpaceSurvey, grounds: Grounds) -> Iterator[Share]:
+    def _shares(
+        self, survey: SpaceSurvey, grounds: Grounds, of_file: Callable[[Iterator[Share]], Iterator[Share]]
+    ) -> Iterator[Share]:
         """What is dead of each file, and the orphans of the last look."""
         for figures in self._looked_at(survey):
-            for share in shares_of(figures, self._dead(figures), grounds):
+            for share in of_file(shares_of(figures, self._dead(figures), grounds)):
                 if share.use not in (SpaceUse.LIVE, SpaceUse.ROUNDING):
                     yield share
         for kept in self._parts.passed.kept():
@@ -116,7 +119,7 @@ class SpaceAccount:
             figures.values() if elsewhere else ()
         ):  # in memory, or a package's own: there are no files to look at
             if one.container in elsewhere:
-                shares += shares_of(one, self._dead(one), grounds)
+                shares += once(shares_of(one, self._dead(one), grounds))
         for container in containers:
             if not container.is_available:  # what is there now, if anything, is not ours
                 continue
@@ -153,7 +156,7 @@ class SpaceAccount:
         elif claim is None:
             yield Share(name, SpaceUse.OTHER, 1, allocated)
         elif found := figures.get(claim.index):
-            yield from fitted(shares_of(found, self._dead(found), grounds), allocated)
+            yield from once(fitted(shares_of(found, self._dead(found), grounds), allocated))
         elif claim.index in self._parts.content.open_lengths():
             yield Share(name, SpaceUse.WRITING, 1, allocated)
         else:

@@ -284,6 +284,11 @@ def summed(shares: Iterable[Share]) -> list[Share]:
     return summed_apart(share._replace(action=Action.NONE, unasked="", sooner=Action.NONE) for share in shares)
 
 
+def once(shares: Iterable[Share]) -> Iterator[Share]:
+    """One file's shares, with those of one use and reason as one: dead at its end and in its middle it is one file."""
+    return (share._replace(files=1) for share in summed(shares))
+
+
 def summed_apart(shares: Iterable[Share]) -> list[Share]:
     """The same, with what different actions give back, or nobody gives back unasked, apart."""
     totals: dict[tuple[str, SpaceUse, str, Action, str, Action], Share] = {}
