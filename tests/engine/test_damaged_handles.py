@@ -6,6 +6,7 @@ import pytest
 
 from tests.engine.test_cold_handles import cool, merge, put, require, run_files, seal
 from tests.support import Workshop, flip, spec_at
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
 from ullage.engine.model import format_uuid, parse_uuid
 from ullage.errors import HandleDeleted, HandleNotFound, RepositoryDamaged
@@ -17,6 +18,17 @@ def damage(workshop: Workshop, run: int = 0, offset: int = 40) -> bytes:
     before = path.read_bytes()
     flip(path, offset)
     return before
+
+
+def listed_before_an_error(repository: Engine) -> tuple[list[str], bool]:
+    """Handles that people are shown, and whether an error behind the last one says that there are others."""
+    shown: list[str] = []
+    try:
+        for head in EmbeddedRepository(repository).handles.all():
+            shown.append(head.id.partition("@")[0])  # noqa: PERF401 - what came before an error counts
+    except RepositoryDamaged as error:
+        return shown, "there are more handles" in str(error)
+    return shown, False
 
 
 @pytest.mark.parametrize("at_start", [False, True])
@@ -51,6 +63,7 @@ def test_a_damaged_block_leaves_its_handles_unknown_and_no_others(workshop: Work
     with pytest.raises(HandleNotFound):
         repository.handles.head(format_uuid(bytes(16)))
     assert len(repository.handles.page(b"", 1_000)) == len(there)
+    assert listed_before_an_error(repository) == (sorted(there), True)
     with pytest.raises(RepositoryDamaged):
         list(repository.snapshot().flow_files)
     assert repository.ledger.set_aside.may_mean(1) is at_start
@@ -60,6 +73,7 @@ def test_a_damaged_block_leaves_its_handles_unknown_and_no_others(workshop: Work
     assert not repository.ledger.set_aside.may_mean(1)
     with pytest.raises(HandleNotFound):
         repository.handles.head(first)
+    assert listed_before_an_error(repository) == (sorted(there), False)
     for how in ("crash", "clean"):
         repository = workshop.restart(how)
         assert repository.set_aside.count == 0

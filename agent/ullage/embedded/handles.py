@@ -11,6 +11,7 @@ from ullage.engine import documents
 from ullage.engine.handles import HandleStore
 from ullage.engine.paging import page, record_bytes
 from ullage.enums import Lifetime
+from ullage.errors import RepositoryDamaged
 from ullage.interface.checks import checked_number, checked_part, checked_texts, own_id
 from ullage.interface.handles import PAGE_MAX, Handles
 from ullage.interface.values import AnyContent, CheckedAttributes
@@ -88,11 +89,22 @@ class EmbeddedHandles(Handles):
         return HandlePage(handles=list(rows), next=following)
 
     def rows(self, after: str = "", limit: int = 100) -> tuple[LazyRows[HandleHead], str | None]:
-        """What a page has, of which each document is made when it is asked for; and what comes next."""
+        """What a page has, of which each document is made when it is asked for; and what comes next.
+
+        Behind the last of them comes an error, RepositoryDamaged, if there are others that cannot be read: whoever
+        mirrors a list would take them for deleted.
+        """
         self._acting.require(QueueUse.READ)
         checked_number(limit, "limit", 1, PAGE_MAX)
         start = parse_handle(own_id(after, self._node)) if after else b""
         records, has_more = page(self._store.page(start, limit + 1), limit, record_bytes)
+        if not has_more:
+            try:
+                self._store.require_all()
+            except RepositoryDamaged:
+                if not records:
+                    raise
+                has_more = True
         rows = LazyRows(records, lambda record: documents.handle_head(record, self._node), record_answer_bytes)
         return rows, records[-1].id if has_more else None
 

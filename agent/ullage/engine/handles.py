@@ -41,6 +41,7 @@ from ullage.errors import (
     HandleNotDeleted,
     HandleNotFound,
     InvalidArgument,
+    RepositoryDamaged,
     RepositoryStopped,
     UllageError,
 )
@@ -236,6 +237,16 @@ class HandleStore:
             page = list(islice(ledger.handles_behind(after), limit))
         self._settle([record.uuid for record in page])
         return page
+
+    def require_all(self) -> None:
+        """RepositoryDamaged if `page` had to leave handles out, which nobody can read."""
+        runs = [run.listed.number for run in self._parts.ledger.cold.runs if not run.is_readable]
+        if runs:
+            raise RepositoryDamaged(
+                f"there are more handles, which cannot be read, in {'run' if len(runs) == 1 else 'runs'} "
+                f"{', '.join(map(str, runs))}: `ullage set-aside` tells what is damaged. Put the files back, restore a "
+                "backup, or give up what is damaged"
+            )
 
     def unreadable_in(self, resource: int) -> list[FlowFileRecord]:
         """Handles that were deleted or have expired, and keep their bytes still, which were written to this resource

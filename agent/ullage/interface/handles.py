@@ -133,7 +133,8 @@ class Handles(ABC):
     def page(self, after: str = "", limit: int = 100) -> HandlePage:
         """Up to `limit` (1 to 1,000) handles in the order of their ids, from behind `after` on, deleted ones included.
 
-        There are fewer, with a `next`, where their attributes are large.
+        There are fewer, with a `next`, where their attributes are large. RepositoryDamaged behind the last one if there
+        are others that cannot be read.
 
         >>> first = repository.handles.page(limit=10)
         >>> rest = first.next and repository.handles.page(after=first.next)
@@ -141,6 +142,7 @@ class Handles(ABC):
 
     def all(self) -> Iterator[HandleHead]:
         """All handles in the order of their ids, deleted ones included; what is stored meanwhile may be missing.
+        RepositoryDamaged at the end if there are others that cannot be read.
 
         >>> [head.size for head in repository.handles.all() if not head.deleted_millis]
         []

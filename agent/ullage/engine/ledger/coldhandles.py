@@ -154,6 +154,13 @@ class ColdRun:
         """A block is not to be read any more."""
         self._unread[error.block] = str(error)
 
+    @property
+    def is_readable(self) -> bool:
+        """Whether all its handles can be read, as far as somebody has tried, but for those that were given up."""
+        if self.run is None:
+            return not self.count
+        return {*self._unread, *self._doubted} <= set(self._given_up)
+
     def may_have(self, uuid: bytes) -> bool:
         """Whether a uuid lies between its first and its last one."""
         return bool(self.listed.rows) and self.listed.first <= uuid <= self.listed.last
