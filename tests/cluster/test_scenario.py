@@ -32,6 +32,7 @@ NOTHING_IN_A_CONTAINER = ("Kept by leases", "Orphans", "Back-pressure", "Away")
 NOTHING_ON_A_NODE = (
     *("FlowFiles", "Full queues", "Unavailable contents", "Unavailable swap files", "Records set aside"),
     *("Unproved files", "Oldest dead byte", "Goal missed", "Clock offset", "Leases", "Sessions", "Audit lines lost"),
+    *("Not shipped for", "Not shipped", "Shipping fails"),
 )
 """Panels that show trouble, or what no client of the scenario does."""
 

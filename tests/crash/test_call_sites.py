@@ -16,6 +16,7 @@ from tests.crash.explore import SEED, Recording, Tally, explore
 from tests.crash.mutants import DISK
 from tests.crash.workloads import INIT, WORKLOADS
 from tests.proof.figures import note
+from tests.shipping import test_restoration_crashes
 from ullage.engine import heldfiles
 from ullage.testing import crashing as testing
 from ullage.testing.crashing import CrashFiles
@@ -43,6 +44,8 @@ NO_FILES = {
     "_place": "the manifest's write, found inside replace_file",
     "event_files": "an event file's write, found inside it",
     "_swap_files": "a swap file's write, found inside it",
+    "_content": "contents of a share that is restored, whose files are found inside it",
+    "log": "the log of a share that is restored, whose file is found inside it",
 }
 """Receivers of methods with the same names; whoever is not listed here is taken for a file."""
 
@@ -163,6 +166,8 @@ def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest
         # Recordings meet what works and recoveries of few states the rest; test_crash_states explores the states.
         sample, kills = (0.3, 0.3) if name == INIT else (0.0002, 0.001)
         explore(Recording(workload), SEED, Tally(), sample=sample, nested=1.0, kills=kills)
+    test_restoration_crashes.test_a_crash_during_a_restoration_leaves_no_repository_or_a_whole_one()
+    test_restoration_crashes.test_a_crash_beside_the_mark_of_what_is_shipped_costs_nothing()
 
     known = sites()
     missed = "\n".join(
