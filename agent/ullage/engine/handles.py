@@ -244,8 +244,8 @@ class HandleStore:
         if runs:
             raise RepositoryDamaged(
                 f"there are more handles, which cannot be read, in {'run' if len(runs) == 1 else 'runs'} "
-                f"{', '.join(map(str, runs))}: `ullage set-aside` tells what is damaged. Put the files back, restore a "
-                "backup, or give up what is damaged"
+                f"{', '.join(map(str, runs))}: `ullage ls --set-aside` tells what is damaged. Put the files back, "
+                "restore a backup, or give up what is damaged (`ullage set-aside`)"
             )
 
     def unreadable_in(self, resource: int) -> list[FlowFileRecord]:
