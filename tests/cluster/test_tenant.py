@@ -420,7 +420,7 @@ def test_a_status_that_is_refused_for_good_harms_its_own_object_alone(
         say_ready(fleet, place, node, backup=report(ticket))
     operator.until("it has ended", lambda: ready(fleet, place, "healthy") == "Completed")
     assert condition(fleet, place, "Stalled") == "False"
-    assert operator.is_logged("status refused")
+    operator.until("it is told", lambda: operator.is_logged("status refused"))
 
 
 def test_conditions_of_others_leave_an_agent_its_room(

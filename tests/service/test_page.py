@@ -71,10 +71,10 @@ def fill(running: Running) -> None:
             tail = session.create(attributes={"filename": f"scan-{number}.tiff"})
             session.write(tail, chance.randbytes(MB * chance.choice((1, 2, 3))))
             session.transfer(tail, "scans" if number % 5 == 0 else "doomed")
-    running.client.delete("/v1/queues/doomed/flowfiles").raise_for_status()
     resources = running.client.get("/v1/reclamation/resources").json()["resources"]
-    held = [each["resource"] for each in resources if each["live_bytes"]][:3]
+    held = [each["resource"] for each in resources][1:4]  # a lease keeps what dies from then on
     running.client.post("/v1/leases", json={"duration_millis": 600_000, "resources": held}).raise_for_status()
+    running.client.delete("/v1/queues/doomed/flowfiles").raise_for_status()
 
 
 def violations(browser: Browser, axe: str) -> list[Any]:

@@ -1,5 +1,6 @@
 """A share's place in memory, which keeps conditions; and one that fails when it is told to."""
 
+import threading
 from collections.abc import Callable, Collection, Iterable
 
 from tests.shipping.explored import tag_of
@@ -17,6 +18,8 @@ class HeldShare:
         self.fault: Callable[[str, str], None] = lambda _kind, _key: None
         self.age_seconds = 0.0
         self.requests: list[tuple[str, str]] = []
+        self._lock = threading.Lock()
+        """Of what is there: a condition and its put are one step, as in a bucket."""
 
     def get(self, key: str) -> SharedObject | None:
         self._asked("get", key)
@@ -25,16 +28,18 @@ class HeldShare:
 
     def put_new(self, key: str, data: bytes) -> None:
         self._asked("put", key)
-        if key in self.objects:
-            raise Taken
-        self.objects[key] = data
+        with self._lock:
+            if key in self.objects:
+                raise Taken
+            self.objects[key] = data
         self._asked("was put", key)
 
     def put_over(self, key: str, data: bytes, tag: str) -> None:
         self._asked("put", key)
-        if key not in self.objects or tag_of(self.objects[key]) != tag:
-            raise Taken
-        self.objects[key] = data
+        with self._lock:
+            if key not in self.objects or tag_of(self.objects[key]) != tag:
+                raise Taken
+            self.objects[key] = data
         self._asked("was put", key)
 
     def put_pieces(self, key: str, pieces: Iterable[bytes], length: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -24,7 +25,8 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
-from ullage.client.flight import FlightClient
+from ullage.client import flight, localtables
+from ullage.client.arriving import require_sound
 from ullage.wire.predicates import EVERY, Predicate
 from ullage.wire.where import VALUES_MAX
 from ullage_spark import eventparts
@@ -53,14 +55,13 @@ def rows_of(reader: TableReader) -> list[Row]:
 def received(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows nodes have sent, table by table."""
     found: list[int] = []
-    whole = FlightClient.table
 
-    def counted(client: FlightClient, wanted: Any) -> Any:
-        for batch in whole(client, wanted):
-            found.append(batch.num_rows)
-            yield batch
+    def counted(where: str, batch: pa.RecordBatch) -> None:
+        found.append(batch.num_rows)
+        require_sound(where, batch)
 
-    monkeypatch.setattr(FlightClient, "table", counted)
+    for way in (flight, localtables):
+        monkeypatch.setattr(way, "require_sound", counted)
     return found
 
 
