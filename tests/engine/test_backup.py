@@ -16,9 +16,13 @@ from tests.places import Place
 from tests.support import Workshop, committing, content_sizes, drain, flip, put_all, put_each, spec_at
 from tests.threads import begin
 from ullage.contract import ContainerSettings, Quantity
+from ullage.engine import backup
+from ullage.engine.backupgenerations import FollowedManifest
+from ullage.engine.backupplace import BackupPlace
 from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.model import Action
+from ullage.engine.opening import RepositoryIdentity
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage.wire.upkeep import Keep
 from ullage_agent.cli.app import app
@@ -407,3 +411,23 @@ def test_what_somebody_removed_from_a_backup_is_copied_again(repository: Engine,
 
     assert (again.copied_files, again.kept_files) == (2, first.copied_files - 2)
     assert restored_queue(place, tmp_path / "r", "q") == contents
+
+
+def test_a_first_run_of_another_that_ends_between_two_looks_is_gone_on_with(
+    workshop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There was no list yet; when the files are looked at there is one, and no mark of a run that was begun."""
+    repository = workshop.make()
+    put_each(repository, "in", [b"content"])
+    repository.backup(str(tmp_path / "backup"))
+    real, looked = backup._followed, list[object]()
+
+    def late(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManifest | None:
+        looked.append(place)
+        return None if len(looked) == 1 else real(place, identity)
+
+    monkeypatch.setattr(backup, "_followed", late)
+
+    assert repository.backup(str(tmp_path / "backup")).generation == 2
+
+    assert len(looked) == 2

@@ -58,10 +58,15 @@ def test_a_pause_cannot_be_overridden(tmp_path: Path) -> None:
 
 
 def test_the_survey_says_what_leases_hold(running: Running) -> None:
-    """The bytes of held files by container, and on the map which files they are; nothing after its release."""
+    """The bytes of held files by container, and on the map which files they are; nothing after its release. A lease
+    holds what dies from then on: one that nothing has died of is rewritten at will.
+    """
+    running.client.post("/v1/queues/gone/flowfiles", content=b"g" * 1_000)
     running.client.post("/v1/queues/kept/flowfiles", content=b"k" * MB)
     (held,) = running.client.get("/v1/reclamation/resources").json()["resources"]
     lease = running.client.post("/v1/leases", json={"duration_millis": 60_000, "resources": [held["resource"]]}).json()
+    before = running.client.get("/v1/reclamation/survey").json()["containers"][0]
+    running.client.delete("/v1/queues/gone/flowfiles").raise_for_status()
 
     during = running.client.get("/v1/reclamation/survey").json()["containers"][0]
     (shown,) = running.client.get("/v1/reclamation/resources").json()["resources"]
@@ -69,6 +74,7 @@ def test_the_survey_says_what_leases_hold(running: Running) -> None:
     after = running.client.get("/v1/reclamation/survey").json()["containers"][0]
     one = running.client.get(f"/v1/reclamation/resources/{held['resource']}").json()["resource"]
 
+    assert before["leased_bytes"] == 0
     assert during["leased_bytes"] == held["allocated_bytes"] >= MB
     assert (held["is_leased"], shown["is_leased"], one["is_leased"]) == (False, True, False)
     assert after["leased_bytes"] == 0

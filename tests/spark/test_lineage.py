@@ -8,15 +8,17 @@ import pytest
 from click.testing import CliRunner
 
 from tests.spark.fleet import Fleet
-from ullage.client.flight import FlightClient
 from ullage.engine.model import FlowFileRecord
 from ullage.wire.schemas import SCHEMAS
 from ullage.wire.tickets import TableTicket
 from ullage_agent.cli import spark as command
 from ullage_agent.cli.app import app
-from ullage_spark import fleet as asking, lineage
+from ullage_spark import fleet as asking, lineage, reader
+from ullage_spark.addresses import FleetNode
+from ullage_spark.fleet import table_of
 from ullage_spark.fleetrows import FleetRows
 from ullage_spark.lineage import traced
+from ullage_spark.settings import TableOptions
 from ullage_spark.tables import NODE, ON_THE_WIRE
 
 AWAY = "grpc://127.0.0.1:1"
@@ -74,13 +76,13 @@ def test_the_command_starts_no_session(fleet: Fleet, monkeypatch: pytest.MonkeyP
     """A JVM takes longer to start than nodes take to answer, and columns that it does not show are not sent."""
     root = tree(fleet)[0].id
     monkeypatch.setattr(command, "_session", None)
-    whole, sent = FlightClient.table, set[str]()
+    sent = set[str]()
 
-    def recorded(client: FlightClient, wanted: TableTicket) -> Any:
+    def recorded(settings: TableOptions, node: FleetNode, wanted: TableTicket) -> Any:
         sent.update(wanted.columns or SCHEMAS[wanted.name].names)
-        return whole(client, wanted)
+        return table_of(settings, node, wanted)
 
-    monkeypatch.setattr(FlightClient, "table", recorded)
+    monkeypatch.setattr(reader, "table_of", recorded)
 
     asked = CliRunner().invoke(app, ["spark", "lineage", root, "-e", fleet.endpoint, "--json"])
     shown = CliRunner().invoke(app, ["spark", "lineage", root, "-e", fleet.endpoint, "--depth", "1"])

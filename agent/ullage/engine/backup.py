@@ -150,9 +150,7 @@ class Backup:
         keep: Keep | None,
     ) -> BackupReport:
         with self._keeping():
-            names = place.names()  # first: another writer may publish at any moment
-            followed = _followed(place, identity)
-            is_begun = followed is not None or _is_begun(place, identity, names)
+            followed, is_begun = _standing(place, identity)
             previous = None if followed is None else followed.manifest
             had = files_there(place, identity.repository, previous)
             place.prepare()
@@ -421,6 +419,22 @@ def _followed(place: BackupPlace, identity: RepositoryIdentity) -> FollowedManif
     if followed is not None and (found := followed.manifest.identity.repository) != identity.repository:
         raise DirectoryNotEmpty(f"{place.name} holds a backup of repository {found}")
     return followed
+
+
+def _standing(place: BackupPlace, identity: RepositoryIdentity) -> tuple[FollowedManifest | None, bool]:
+    """The backup that lies there, if one does, and whether a run was begun. DirectoryNotEmpty."""
+    names = place.names()  # first: another writer may publish at any moment
+    followed = _followed(place, identity)
+    if followed is not None:
+        return followed, True
+    try:
+        return None, _is_begun(place, identity, names)
+    except DirectoryNotEmpty:
+        # no manifest | another writer publishes its first run, and with that takes its mark away | notes, no mark
+        followed = _followed(place, identity)
+        if followed is None:
+            raise
+        return followed, True
 
 
 def _is_begun(place: BackupPlace, identity: RepositoryIdentity, names: Iterable[str]) -> bool:
