@@ -16,10 +16,11 @@ from ullage.contract import ContentRepositorySpec, ReplicationMode, ReplicationS
 from ullage.embedded.replication import parts_of
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import listed_bases
 from ullage.engine.shipping.logobject import LogBatch
 from ullage.engine.shipping.pinning import pinned
-from ullage.engine.shipping.publishing import DROPPED_MILLIS, PIN_SECONDS
+from ullage.engine.shipping.publishing import DROPPED_MILLIS
 from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits
@@ -306,12 +307,13 @@ def shown_contents(repository: Engine) -> list[tuple[bytes, object]]:
 
 
 def test_a_reader_that_died_pins_nothing_for_long(repository: Engine, place: HeldShare) -> None:
-    """By the age that the bucket tells."""
+    """By the age that the bucket tells; nor does what is no pin at all."""
     begun(repository, place)
     (base,) = listed_bases(place, repository.identity.repository)
     with pinned(place, repository.identity.repository, base, 0):
         assert list(place.lengths("pins"))
         place.age_seconds = PIN_SECONDS + 1
+        place.objects["pins/nonsense"] = b"?"
         shipper = begun(repository, place)
         shipper._make_base()
         assert place.lengths("pins") == {}
