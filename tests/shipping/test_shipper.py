@@ -11,6 +11,7 @@ import pytest
 
 from tests.rot.specimen import shown
 from tests.shipping.held import HeldShare, gone
+from tests.shipping.test_objects import SHARE
 from tests.support import TWO, Workshop, claim_of, committing, containers, drain, event_store, flip, put_each, spec_at
 from ullage.contract import ContentRepositorySpec, ReplicationMode, ReplicationSettings
 from ullage.embedded.replication import parts_of
@@ -20,9 +21,18 @@ from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import listed_bases
 from ullage.engine.shipping.logobject import LogBatch
 from ullage.engine.shipping.pinning import pinned
-from ullage.engine.shipping.publishing import DROPPED_MILLIS
+from ullage.engine.shipping.publishing import DROPPED_MILLIS, publish
+from ullage.engine.shipping.sharedocs import (
+    BASES_MAX,
+    DroppedBase,
+    ListedBase,
+    ShareManifest,
+    decode_document,
+    encode_document,
+)
+from ullage.engine.shipping.shareplace import MANIFEST, ShareWriter, base_name
 from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
-from ullage.engine.shipping.shipper import Shipper
+from ullage.engine.shipping.shipper import BASES_A_DOUBLING, Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, ContentMissing, DirectoryNotEmpty, InvalidArgument, NotABackup, ShareFenced
@@ -320,6 +330,43 @@ def test_a_reader_that_died_pins_nothing_for_long(repository: Engine, place: Hel
     dropped = msgspec.structs.replace(base, next_log=9)
     with pytest.raises(NotABackup, match="dropped just now"), pinned(place, repository.identity.repository, dropped, 0):
         raise AssertionError("it is not there to be read")
+
+
+def test_a_manifest_lists_no_more_bases_than_its_readers_take(place: HeldShare) -> None:
+    """The oldest are dropped before their time, and of those that were dropped the oldest are forgotten."""
+    writer = ShareWriter(1, "0" * 16)
+    listed = [
+        ListedBase(name=base_name(n, writer, n), transaction=n, millis=n, next_log=n, next_pack=1)
+        for n in range(1, 2 * BASES_MAX + 2)
+    ]
+    full = ShareManifest(
+        share=SHARE,
+        epoch=1,
+        nonce=writer.nonce,
+        bases=tuple(listed[BASES_MAX:-1]),
+        dropped=tuple(DroppedBase(base=each, millis=each.millis) for each in listed[:BASES_MAX]),
+    )
+    place.objects[MANIFEST] = encode_document(full)
+    publish(place, SHARE, writer, listed[-1], 86_400_000)
+
+    found = decode_document(place.objects[MANIFEST], ShareManifest, SHARE, MANIFEST)
+    assert found.bases == tuple(listed[BASES_MAX + 1 :])
+    assert [each.base for each in found.dropped] == listed[1 : BASES_MAX + 1]
+
+
+@pytest.mark.parametrize(("count", "made"), [(BASES_A_DOUBLING - 1, 1), (BASES_A_DOUBLING, 0)])
+def test_the_more_bases_count_the_more_log_lies_behind_each(
+    workshop: Workshop, repository: Engine, place: HeldShare, count: int, made: int
+) -> None:
+    """A share that has many goes on where one with fewer gets another base."""
+    limits = {"log_bytes_min": 40 * KB}
+    begun(repository, place, **limits).close()
+    manifest = decode_document(place.objects[MANIFEST], ShareManifest, repository.identity.repository, MANIFEST)
+    place.objects[MANIFEST] = encode_document(msgspec.structs.replace(manifest, bases=manifest.bases * count))
+    again = workshop.reopen()
+    put_each(again, "q", [os.urandom(30 * KB), os.urandom(30 * KB)])
+
+    assert begun(again, place, **limits).figures.bases == made
 
 
 def test_a_share_that_lacks_something_makes_no_repository(repository: Engine, place: HeldShare, tmp_path: Path) -> None:

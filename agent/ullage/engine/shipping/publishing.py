@@ -3,9 +3,10 @@
     base put | manifest put on condition | remove what no base, dropped one or pin needs
                 ^ commit point
 
-A base serves points until the next one was made, and counts as long as points of that time are retained. What only it
-needs goes a day after it was dropped, and not while somebody's pin names it. Fences stay for ever: a writer that wakes
-after years meets the one at its number. What belongs to higher epochs is another writer's, who may be about to name it.
+A base serves points until the next one was made, and counts as long as points of that time are retained; of more than
+a manifest has room for the oldest are dropped. What only it needs goes a day after it was dropped, and not while
+somebody's pin names it. Fences stay for ever: a writer that wakes after years meets the one at its number. What belongs
+to higher epochs is another writer's, who may be about to name it.
 """
 
 from collections.abc import Collection, Iterator
@@ -15,6 +16,7 @@ from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import base_head, base_reader
 from ullage.engine.shipping.logobject import decode_log_header
 from ullage.engine.shipping.sharedocs import (
+    BASES_MAX,
     DroppedBase,
     ListedBase,
     ShareManifest,
@@ -79,16 +81,18 @@ def _with(
     now = base.millis
     ends = [each.millis for each in (*bases, base)][1:]
     retained = [each for each, end in zip(bases, ends, strict=True) if end >= now - retention_millis]
+    retained = retained[-(BASES_MAX - 1) :]
     gone = [each for each in bases if each not in retained]
+    lingering = [
+        *(each for each in dropped if each.millis > now - DROPPED_MILLIS),
+        *(DroppedBase(base=each, millis=now) for each in gone),
+    ]
     return ShareManifest(
         share=share,
         epoch=writer.epoch,
         nonce=writer.nonce,
         bases=(*retained, base),
-        dropped=(
-            *(each for each in dropped if each.millis > now - DROPPED_MILLIS),
-            *(DroppedBase(base=each, millis=now) for each in gone),
-        ),
+        dropped=tuple(lingering[-BASES_MAX:]),
     )
 
 

@@ -32,6 +32,11 @@ from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, Volu
 
 DEFAULTS: Final = ShippingLimits()
 
+BASES_A_DOUBLING: Final = 100
+"""For each so many bases that count, twice as much log lies behind the next: so a busy node has fewer than a manifest
+has room for, for as long as points are retained.
+"""
+
 UNREADABLE: Final = (ContentCorrupt, ContentMissing, VolumeAway)
 """What a content may be here, and is where it is restored."""
 
@@ -77,7 +82,7 @@ class Shipper:
         self._containers: frozenset[str] = frozenset()
         self._next_pack = self._next_base = 1
         self._base: ListedBase | None = None
-        self._log_bytes = self._base_bytes = 0
+        self._log_bytes = self._base_bytes = self._bases = 0
         self._next_log = 1
         self._through = 0
         self.figures = ShippingFigures()
@@ -124,11 +129,12 @@ class Shipper:
     def _is_log_long(self) -> bool:
         """Whether it is time for a base: a restoration reads all behind the last one."""
         assert self._writer is not None, "it has begun"
+        doublings = self._bases // BASES_A_DOUBLING
         objects = self._writer.number - self._next_log
-        is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes)
+        is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes) << doublings
         # What lies in a container that the base does not name could not be restored.
         is_wider = bool(self._parts.identity().containers.keys() - self._containers)
-        return is_large or is_wider or objects > self._limits.log_objects_max
+        return is_large or is_wider or objects > self._limits.log_objects_max << doublings
 
     def absorb(self) -> None:
         """Between tries: note what has become durable, and give up what waits where that is too much."""
@@ -142,6 +148,7 @@ class Shipper:
     def _go_on(self, known: KnownShare, waiting: list[WaitingTransaction]) -> None:
         self._content, self._containers = known.content, known.containers
         self._log_bytes, self._base_bytes, self._next_log = known.log_bytes, known.base_bytes, known.next_log
+        self._bases = known.bases
         self._waiting = [each for each in waiting if each.id > known.last]
         self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
         self._reach(known.last)
@@ -389,7 +396,7 @@ class Shipper:
         writer = self._writer
         assert writer is not None, "it has begun"
         manifest = publish(self._place, self._share, writer.writer, base, self._limits.retention_millis)
-        self._base = None
+        self._base, self._bases = None, len(manifest.bases)
         self._note(bases=self.figures.bases + 1)
         collect(self._place, self._share, writer.writer, manifest)
 
