@@ -247,13 +247,21 @@ def test_what_was_dropped_on_the_disk_is_dropped_there(
 
 
 def test_a_container_that_was_appended_gets_a_base(workshop: Workshop, place: HeldShare, tmp_path: Path) -> None:
-    """Else what lies in it had no place where it is restored."""
+    """Else what lies in it had no place where it is restored: before that nothing of it is shipped."""
     repository = workshop.make(**SHIPPED, storage=containers(c1=None))
     begun(repository, place).close()
     repository.checkpoint()
     spread = workshop.reopen(**SHIPPED, storage=TWO, claims={"max_flow_files": 1})
     put_each(spread, "q", [b"one", b"two", b"three"])
-    shipper = begun(spread, place)
+    shipper = Shipper(parts_of(spread), place, "node-1")
+    shipper.begin()
+    place.fault = base_is_lost
+    for _ in range(2):
+        with pytest.raises(BucketUnavailable):
+            shipper.step()
+    assert contents(place, spread.identity.repository, tmp_path / "before") == []
+    place.fault = lambda _kind, _key: None
+    shipper.step()
 
     assert shipper.figures.bases == 1
     asked = share_to_restore(place, spread.identity.repository, None)
@@ -262,6 +270,12 @@ def test_a_container_that_was_appended_gets_a_base(workshop: Workshop, place: He
     restore_share(OsFiles(), asked, identity_in(asked), spec, lambda _: None)
     with Engine.open(spec) as again:
         assert drain(again, "q") == [b"one", b"two", b"three"]
+
+
+def base_is_lost(kind: str, key: str) -> None:
+    """A bucket to which no base gets."""
+    if (kind, key.partition("/")[0]) == ("put", "base"):
+        raise BucketUnavailable(f"{key}: it was cut off")
 
 
 def test_events_are_there_as_of_the_point(repository: Engine, place: HeldShare, tmp_path: Path) -> None:

@@ -118,6 +118,10 @@ class Shipper:
         if self._parts.tap.is_lost:
             self._make_base()
         self._absorb(self._parts.log.durable)
+        if self._is_wider():
+            if self._under_way is not None:
+                self._ship()
+            self._make_base()
         try:
             while (self._waiting or self._under_way) and not self._parts.tap.is_lost:
                 self._ship()
@@ -132,9 +136,11 @@ class Shipper:
         doublings = self._bases // BASES_A_DOUBLING
         objects = self._writer.number - self._next_log
         is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes) << doublings
-        # What lies in a container that the base does not name could not be restored.
-        is_wider = bool(self._parts.identity().containers.keys() - self._containers)
-        return is_large or is_wider or objects > self._limits.log_objects_max << doublings
+        return is_large or objects > self._limits.log_objects_max << doublings
+
+    def _is_wider(self) -> bool:
+        """Whether there is a container that the base does not name: what lies there could not be restored behind it."""
+        return bool(self._parts.identity().containers.keys() - self._containers)
 
     def absorb(self) -> None:
         """Between tries: note what has become durable, and give up what waits where that is too much."""
@@ -339,7 +345,6 @@ class Shipper:
     def _put_base(self, moment: FrozenMoment) -> ListedBase:
         writer = self._writer
         assert writer is not None, "it has begun"
-        self._containers = frozenset(moment.identity.containers)
         keep_mostly_live(self._content, moment)
         for group in self._grouped_lazily(moment):
             noted: list[tuple[ContentClaim, int]] = []
@@ -363,6 +368,7 @@ class Shipper:
         if pieces.failure is not None:  # and what was put is none
             raise pieces.failure
         self._base_bytes, self._log_bytes, self._next_log = moment.length, 0, writer.number
+        self._containers = frozenset(moment.identity.containers)
         self._waiting = [each for each in self._waiting if each.id > moment.transaction]
         self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
         self._reach(moment.transaction)
