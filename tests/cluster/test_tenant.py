@@ -29,7 +29,7 @@ from tests.cluster.operator_process import (
 )
 from tests.cluster.test_backups import BUCKETS, NODES, ready, report, status, tickets
 from tests.cluster.workloads import backup, made, restore, run
-from ullage.contract import Condition, ConditionStatus, NodeStatus, object_name
+from ullage.contract import Condition, ConditionStatus, NodeStatus, object_name, status_of
 from ullage_agent.node.certificate import NodeCertificate
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError
 from ullage_agent.service.kubernetes import ApiServer
@@ -432,10 +432,11 @@ def test_conditions_of_others_leave_an_agent_its_room(
     operator.runs(place)
     api = agent_of(fleet, place, tmp_path)
     name = object_name("flows", NODES[0])
-    say(fleet, place, "contentrepositorynode", name, {"conditions": CROWD, "backup": _report(NEVER)})
+    theirs = {"conditions": CROWD, "backup": _report(NEVER), "repositoryUuid": "u"}
+    say(fleet, place, "contentrepositorynode", name, theirs)
     found = api.read()
     assert found is not None
-    assert found.status == NodeStatus()
+    assert found.status == NodeStatus(repository_uuid="u")
     mine = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Serves", last_transition_time=now_text())
 
     api.write(NodeStatus(version="1", heartbeat=now_text(), conditions=(mine,)))
@@ -443,6 +444,7 @@ def test_conditions_of_others_leave_an_agent_its_room(
     told = objects(fleet, place)[NODES[0]]["status"]
     assert [each["type"] for each in told["conditions"]] == ["Ready"]
     assert told["version"] == "1"
+    assert status_of(NodeStatus, told)[1] == ""
 
 
 def _report(time: str) -> dict[str, Any]:
