@@ -14,6 +14,7 @@ from tests.places import Place
 from tests.service.running import document_at
 from tests.support import flip
 from ullage.contract import PunchSettings
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotFound, RepositoryDamaged
 from ullage_agent.cli.app import app
 from ullage_agent.cli.exits import ExitCode
@@ -66,6 +67,7 @@ def lived(repository: ullage.Repository, model: Model, chooser: random.Random, s
             repository.handles.delete(gone)
             del model.handles[gone]
     repository.reclamation.reclaim(policy="CompactAll")
+    assert isinstance(repository, EmbeddedRepository)
     cool(repository.engine)
 
 

@@ -97,8 +97,8 @@ class NodeObjectClient:
             raise NodeObjectError(f"watch: {type(error).__name__}: {error}") from error
 
     def write(self, status: NodeStatus) -> ObservedNode:
-        """Replace the status by server-side apply: what is not in it any more goes. So does all of it where others wrote
-        what leaves no room for ours, or cannot be read: a certificate is asked for anew then.
+        """Replace the status by server-side apply: what is not in it any more goes. Where others wrote what leaves no
+        room for ours, or cannot be read, all of it goes: a certificate is asked for anew then.
         """
         document = {
             "apiVersion": API_VERSION,
