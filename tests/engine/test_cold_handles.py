@@ -80,6 +80,27 @@ def require(repository: Engine, ids: dict[str, bytes], *gone: str) -> None:
     assert {record.id for record in repository.ledger.everything()} - set(gone) == set(ids)
 
 
+@pytest.mark.parametrize("how", ["clean", "crash"])
+def test_no_run_gets_the_number_of_one_that_was_read(workshop: Workshop, how: str) -> None:
+    """What memory has of the first one's blocks says nothing of handles that lie in the second."""
+    repository = workshop.make()
+    old = put(repository, 0)
+    cool(repository)
+    repository = workshop.restart(how)
+    require(repository, old)
+    before = run_files(workshop)
+    repository.handles.forget([parse_uuid(id) for id in old], "not needed")
+    repository.checkpoint()
+    assert run_files(workshop) == []
+
+    new = put(repository, 1_000)
+    cool(repository)
+
+    assert cold_of(repository) == 300
+    require(repository, new)
+    assert set(before).isdisjoint(run_files(workshop))
+
+
 @pytest.mark.parametrize("how", ["none", "clean", "crash"])
 def test_handles_that_rest_leave_memory(workshop: Workshop, how: str) -> None:
     """They are read, listed, deleted, undeleted, given an end, purged and forgotten, before and after a start."""

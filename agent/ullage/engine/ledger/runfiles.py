@@ -94,6 +94,10 @@ class RunFiles:
         self._keepers = Keepers(self._lock)
         self._writing: set[int] = set()
         self._last_number = 0
+        """The highest that this process has given to a run, or opened a run of: what it knows by a number, as blocks in
+        memory, is never another run's.
+        """
+
         self._is_durable = False
         """Whether this process has seen to it that the directory outlives a loss of power."""
 
@@ -141,6 +145,11 @@ class RunFiles:
 
     def run(self, listed: RunFile) -> RowRun:
         """A run that counts, open for reading. BlockDamaged."""
+        with self._lock:
+            # run 1 listed at a start, a block of it read | all its rows leave | checkpoint: unlinked | a new run: 1
+            #
+            # Handles that live were not found, or as they had been: their block came from memory.
+            self._last_number = max(self._last_number, listed.number)
         found = self._open.get(listed.number)
         if found is None:
             path = self.path(listed.number)
