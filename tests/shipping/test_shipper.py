@@ -160,6 +160,32 @@ def test_a_bucket_that_is_gone_stops_nothing_and_gets_a_new_base_after_too_long(
         assert shown(again) == expected
 
 
+def test_a_bucket_that_is_gone_at_the_start_holds_no_more_than_it_may(
+    workshop: Workshop, repository: Engine, place: HeldShare, tmp_path: Path
+) -> None:
+    """What the log brought back does not count, for it may be shipped; what is committed from then on does."""
+    begun(repository, place)
+    put_each(repository, "q", [os.urandom(300 * KB), os.urandom(300 * KB)])
+    begun(repository, place)
+    workshop.kill()
+    repository = workshop.open()
+    shipper = Shipper(parts_of(repository), place, "node-1", ShippingLimits(held_bytes=500 * KB))
+    place.fault, held = gone, list[bool]()
+    for _ in range(4):
+        with pytest.raises(BucketUnavailable):
+            shipper.begin()
+        shipper.absorb()
+        held.append(repository.ledger.shipping_since > 0)
+        put_each(repository, "q", [os.urandom(200 * KB)])
+    assert held == [True, True, True, False]
+
+    place.fault = lambda _kind, _key: None
+    shipper.begin()
+    shipper.step()
+    assert (shipper.figures.bases, shipper.figures.through) == (1, repository.log.durable)
+    assert len(contents(place, repository.identity.repository, tmp_path / "r")) == 6
+
+
 @pytest.mark.parametrize("how", ["clean", "kill"])
 def test_after_a_restart_it_goes_on_behind_what_is_there(
     workshop: Workshop, repository: Engine, place: HeldShare, tmp_path: Path, how: str

@@ -10,6 +10,7 @@ next one can be read, whenever it died. Beyond a bound nothing waits any more, a
 Steps raise BucketUnavailable and BucketRefused, and may be tried again: what was under way is put again as it was.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -51,6 +52,11 @@ class WaitingTransaction:
     operations: Sequence[Operation]
     new_bytes: int
 
+    @property
+    def bytes(self) -> int:
+        """What is held for it."""
+        return len(self.payload) + self.new_bytes
+
 
 @dataclass(slots=True)
 class _ObjectUnderWay:
@@ -72,6 +78,8 @@ class Shipper:
         self._owner = owner
         self._limits = limits
         self._share = parts.identity().repository
+        self._brought_back = parts.log.last_id
+        """The last transaction that the log had at the start: through this, all may be in the share as well."""
         self._logical = LogicalView()
         self._content = ShippedContent()
         self._waiting: list[WaitingTransaction] = []
@@ -102,14 +110,14 @@ class Shipper:
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde)
         known = known_share(self._place, self._share, self._parts.serde)
+        durable = self._parts.log.durable
+        self._absorb(durable)
         self._writer = writer
         self._note(epoch=writer.writer.epoch)
-        durable = self._parts.log.durable
-        waiting = self._taken_in(durable)
-        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, waiting, durable):
+        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, self._waiting, durable):
             self._parts.tap.lose()
             return
-        self._go_on(known, waiting)
+        self._go_on(known)
 
     def step(self) -> None:
         """Ship what is durable; whatever is under way first."""
@@ -143,7 +151,9 @@ class Shipper:
         return bool(self._parts.identity().containers.keys() - self._containers)
 
     def absorb(self) -> None:
-        """Between tries: note what has become durable, and give up what waits where that is too much."""
+        """Between tries, those to begin too: note what has become durable, and give up what waits where that is too
+        much.
+        """
         self._absorb(self._parts.log.durable)
 
     def close(self) -> None:
@@ -151,12 +161,10 @@ class Shipper:
         if self._writer is not None and self._under_way is None and self._through == self._parts.log.last_id:
             leave_mark(self._parts.files, self._parts.root, self._writer.writer, self._through)
 
-    def _go_on(self, known: KnownShare, waiting: list[WaitingTransaction]) -> None:
+    def _go_on(self, known: KnownShare) -> None:
         self._content, self._containers = known.content, known.containers
         self._log_bytes, self._base_bytes, self._next_log = known.log_bytes, known.base_bytes, known.next_log
         self._bases = known.bases
-        self._waiting = [each for each in waiting if each.id > known.last]
-        self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
         self._reach(known.last)
 
     def _taken_in(self, durable: int) -> list[WaitingTransaction]:
@@ -176,10 +184,17 @@ class Shipper:
             return
         new = self._taken_in(durable)
         self._waiting += new
-        self._waiting_bytes += sum(len(each.payload) + each.new_bytes for each in new)
-        if self._waiting_bytes > self._limits.held_bytes:
+        self._waiting_bytes += sum(each.bytes for each in new)
+        if self._counted_bytes() > self._limits.held_bytes:
             self._give_up()
         self._note()
+
+    def _counted_bytes(self) -> int:
+        """What counts against the bound of what waits: before it has begun, only what was committed since the start."""
+        if self._writer is not None:
+            return self._waiting_bytes
+        brought = bisect_right(self._waiting, self._brought_back, key=lambda each: each.id)
+        return self._waiting_bytes - sum(each.bytes for each in self._waiting[:brought])
 
     def _give_up(self) -> None:
         """Nothing waits any more, and nothing is held for it: a new base follows."""
@@ -189,6 +204,10 @@ class Shipper:
         self._note()
 
     def _reach(self, last: int) -> None:
+        """Everything up to here is in the share, and waits no more."""
+        shipped = bisect_right(self._waiting, last, key=lambda each: each.id)
+        self._waiting_bytes -= sum(each.bytes for each in self._waiting[:shipped])
+        del self._waiting[:shipped]
         self._through = last
         self._parts.ledger.shipping_since = max(1, last)
         self._note()
@@ -206,11 +225,9 @@ class Shipper:
         self._log_bytes += size
         self._under_way = None
         for each in self._waiting[: under_way.taken]:
-            self._waiting_bytes -= len(each.payload) + each.new_bytes
             for operation in each.operations:
                 if isinstance(operation, ResourceClaimGone):
                     self._content.forget(operation.index)
-        del self._waiting[: under_way.taken]
         figures = self.figures
         self._note(log_objects=figures.log_objects + 1, shipped_bytes=figures.shipped_bytes + size)
         self._reach(under_way.last)
@@ -369,8 +386,6 @@ class Shipper:
             raise pieces.failure
         self._base_bytes, self._log_bytes, self._next_log = moment.length, 0, writer.number
         self._containers = frozenset(moment.identity.containers)
-        self._waiting = [each for each in self._waiting if each.id > moment.transaction]
-        self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
         self._reach(moment.transaction)
         return ListedBase(
             name=name,
