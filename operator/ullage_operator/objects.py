@@ -198,7 +198,13 @@ Told = TypeVar("Told", bound=ClusterRecord)
 def told_of(kind: type[Told], found: Mapping[str, Any]) -> tuple[Told, str]:
     """What the status of an object says, and in words why it cannot be read, as `status_of` has both."""
     status, problem = status_of(kind, found.get("status"))
-    return status, f"the status of {found['metadata']['name']} cannot be read: {problem}"[:TROUBLE_MAX] * bool(problem)
+    words = f"the status of {found['metadata']['name']} cannot be read: {problem}" if problem else ""
+    return status, words[:TROUBLE_MAX]
+
+
+def soonest(*times: int | None) -> int | None:
+    """The first of these times; None if there is none."""
+    return min((each for each in times if each is not None), default=None)
 
 
 class RepositoryObject(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,13 +2,14 @@
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, ClassVar, Final, Self
 
 import msgspec
 
 from ullage.contract import (
     BackupSpec,
     BackupStatus,
+    ClusterRecord,
     NodeSpec,
     NodeStatus,
     PlanningResult,
@@ -138,6 +139,10 @@ class AgentPod(msgspec.Struct, frozen=True, kw_only=True):
 class AskedObject(msgspec.Struct, frozen=True, kw_only=True):
     """What an administrator asked for, in an object of its own."""
 
+    KIND: ClassVar[str]
+    SPEC: ClassVar[type[ClusterRecord]]
+    STATUS: ClassVar[type[ClusterRecord]]
+
     name: str
     uid: str = ""
     generation: int
@@ -145,40 +150,34 @@ class AskedObject(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
     """Why its status cannot be read: then that is an empty one, and is written anew as a whole."""
 
-
-class _Metadata(TypedDict):
-    name: str
-    uid: str
-    generation: int
-    created: str
-
-
-def _metadata_of(found: Document) -> _Metadata:
-    metadata = found["metadata"]
-    return _Metadata(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        generation=metadata.get("generation", 0),
-        created=metadata["creationTimestamp"],
-    )
+    @classmethod
+    def of(cls, found: Document) -> Self:
+        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
+        metadata, (status, trouble) = found["metadata"], told_of(cls.STATUS, found)
+        parts: dict[str, Any] = {"spec": record_of(cls.SPEC, found["spec"]), "status": status}
+        return cls(
+            name=metadata["name"],
+            uid=metadata["uid"],
+            generation=metadata.get("generation", 0),
+            created=metadata["creationTimestamp"],
+            trouble=trouble,
+            **parts,
+        )
 
 
 class RunObject(AskedObject, frozen=True, kw_only=True):
     """A ReclamationRun as it is."""
 
+    KIND, SPEC, STATUS = "ReclamationRun", RunSpec, RunStatus
+
     spec: RunSpec
     status: RunStatus
-
-    @classmethod
-    def of(cls, found: Document) -> "RunObject":
-        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
-        status, trouble = told_of(RunStatus, found)
-        spec = record_of(RunSpec, found["spec"])
-        return cls(**_metadata_of(found), spec=spec, status=status, trouble=trouble)
 
 
 class BackupObject(AskedObject, frozen=True, kw_only=True):
     """A ContentBackup as it is."""
+
+    KIND, SPEC, STATUS = "ContentBackup", BackupSpec, BackupStatus
 
     spec: BackupSpec
     status: BackupStatus
@@ -187,26 +186,14 @@ class BackupObject(AskedObject, frozen=True, kw_only=True):
         """Where a node's backup lies."""
         return "/".join((self.spec.bucket.rstrip("/"), *repository, node))
 
-    @classmethod
-    def of(cls, found: Document) -> "BackupObject":
-        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
-        status, trouble = told_of(BackupStatus, found)
-        spec = record_of(BackupSpec, found["spec"])
-        return cls(**_metadata_of(found), spec=spec, status=status, trouble=trouble)
-
 
 class RestoreObject(AskedObject, frozen=True, kw_only=True):
     """A ContentRestore as it is."""
 
+    KIND, SPEC, STATUS = "ContentRestore", RestoreSpec, RestoreStatus
+
     spec: RestoreSpec
     status: RestoreStatus
-
-    @classmethod
-    def of(cls, found: Document) -> "RestoreObject":
-        """From what the API server says; msgspec.ValidationError if the spec is nonsense."""
-        status, trouble = told_of(RestoreStatus, found)
-        spec = record_of(RestoreSpec, found["spec"])
-        return cls(**_metadata_of(found), spec=spec, status=status, trouble=trouble)
 
 
 class PlanningRun(msgspec.Struct, frozen=True, kw_only=True):

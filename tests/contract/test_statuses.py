@@ -92,3 +92,12 @@ def test_a_verification_under_way_is_held_to_the_same() -> None:
         left = {key: value for key, value in whole.items() if key != missing}
         assert status_of(BackupStatus, {"verification": left})[0] == BackupStatus()
     assert status_of(BackupStatus, {"verification": whole | {"samplePercentage": 101}})[0] == BackupStatus()
+
+
+def test_of_a_node_whose_status_cannot_be_read_it_is_known_that_it_has_a_repository() -> None:
+    """Else its agent would make an empty one where its volume is missing. Of no other kind anything is known."""
+    found, problem = status_of(NodeStatus, {"repositoryUuid": "u", "heartbeat": NO_TIMES[0], "version": "1"})
+    assert (found, "No calendar has" in problem) == (NodeStatus(repository_uuid="u"), True)
+    for wrong in ({"repositoryUuid": 1}, {"heartbeat": NO_TIMES[0]}, ["repositoryUuid"], "u"):
+        assert status_of(NodeStatus, wrong)[0] == NodeStatus()
+    assert status_of(BackupStatus, {"repositoryUuid": "u", "started": NO_TIMES[0]})[0] == BackupStatus()

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import ullage
 from tests.engine.test_backup import files_below
 from tests.engine.test_backup_generations import assert_exact, grown, made, opened
+from tests.engine.test_cold_handles import cool, put
 from tests.places import Gateway, Place
 from tests.remote.flaky import flaky_running
 from tests.remote.test_bucket_faults import changed
@@ -82,7 +83,7 @@ def test_each_damage_is_told_with_the_generations_that_need_it(workshop: Worksho
 
 
 def test_a_sample_reads_a_share_and_looks_for_all(workshop: Workshop, place: Place) -> None:
-    """The same seed draws the same; of many seeds each file is drawn by about so many."""
+    """The same seed draws the same; of many seeds each file that is drawn is drawn by about so many."""
     made(workshop)
     grown(workshop, place, 3, Keep(last=3))
     flip(contents_of(place)[0], 1_000)
@@ -93,7 +94,8 @@ def test_a_sample_reads_a_share_and_looks_for_all(workshop: Workshop, place: Pla
     finds = [len(each.damaged) for each in found]
     assert set(finds) == {1, 2}
     assert 6 <= finds.count(2) <= 26
-    assert 0.25 < sum(each.read_files for each in found) / sum(each.files for each in found) < 0.55
+    records = len(list((place.folder / "flowfile").iterdir()))
+    assert 0.25 < sum(each.read_files - records for each in found) / sum(each.files - records for each in found) < 0.55
     assert verified(place, sample=0.4, seed=7) == found[7]
     for nonsense in (0, 0.0, -0.1, 1.1):
         with pytest.raises(InvalidArgument, match="above 0, up to 1"):
@@ -101,18 +103,24 @@ def test_a_sample_reads_a_share_and_looks_for_all(workshop: Workshop, place: Pla
 
 
 def test_the_smallest_sample_reads_all_records_and_one_content_at_least(workshop: Workshop, place: Place) -> None:
-    """Damage of a snapshot, or of what was swapped out, is found by any sample; of content some sample finds it."""
+    """Damage of a snapshot, of what was swapped out, or of handles that rest is found by any sample; of content, and of
+    events, some sample finds it.
+    """
     small = {"swap_threshold": 2, "swap_batch": 1}
     repository = workshop.make(claims={"max_flow_files": 1}, flow_file=small, archive={"enabled": False})
     put_each(repository, "q", [bytes([number]) * KB for number in range(12)])
+    put(repository, 0)
+    cool(repository)
     repository.backup(place.to, keep=Keep(last=2))
     put_each(repository, "q", [b"later"])
     repository.backup(place.to)
-    records = [path for name in ("flowfile", "swap") for path in (place.folder / name).iterdir()]
-    assert {path.name.partition("-")[0] for path in records} > {"snapshot"}
+    folders = [list((place.folder / name).iterdir()) for name in ("flowfile", "swap", "runs", "provenance")]
+    assert min(map(len, folders)) > 0
+    *of_records, _ = folders
+    records = [path for found in of_records for path in found]
 
     seen = [verified(place, sample=1e-9, seed=seed) for seed in range(30)]
-    assert min(each.read_files for each in seen) > len(records)
+    assert min(each.read_files for each in seen) >= len(records) + len(["a content", "a file of events"])
     assert max(each.read_files for each in seen) < seen[0].files
     for path in records:
         flip(path, 10)

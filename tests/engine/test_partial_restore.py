@@ -9,9 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 import ullage
+from tests.engine.test_cold_handles import cool
 from tests.places import Place
 from tests.service.running import document_at
 from tests.support import flip
+from ullage.contract import PunchSettings
+from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotFound, RepositoryDamaged
 from ullage_agent.cli.app import app
 from ullage_agent.cli.exits import ExitCode
@@ -21,8 +24,8 @@ QUEUES = ("in", "out", "rest")
 SMALL: dict[str, Any] = {
     "flow_file": {"swap_threshold": 6, "swap_batch": 2},
     "archive": {"enabled": False},
-    "claims": {"max_flow_files": 3},
-    "compaction": {"min_used_percentage": 100, "min_reclaim": 0},
+    "claims": {"max_flow_files": 3, "max_appendable_size": 1000 * KB},
+    "compaction": {"punch": PunchSettings(enabled=False)},
 }
 """Settings with which few records are swapped, and files are rewritten."""
 
@@ -64,6 +67,8 @@ def lived(repository: ullage.Repository, model: Model, chooser: random.Random, s
             repository.handles.delete(gone)
             del model.handles[gone]
     repository.reclamation.reclaim(policy="CompactAll")
+    assert isinstance(repository, EmbeddedRepository)
+    cool(repository.engine)
 
 
 def held_in(root: Path) -> Model:
@@ -84,7 +89,7 @@ def held_in(root: Path) -> Model:
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_chosen_comes_back_as_it_was_and_nothing_else(tmp_path: Path, place: Place, seed: int) -> None:
     """Of each generation, of a directory and of a bucket: queues with their order, some FlowFiles, some handles; with
-    contents that were moved, FlowFiles that were swapped, and empty contents.
+    contents that were moved, FlowFiles that were swapped, handles that rest, and empty contents.
     """
     chooser = random.Random(seed)
     model = Model({name: {} for name in QUEUES}, {})
@@ -97,6 +102,8 @@ def test_what_is_chosen_comes_back_as_it_was_and_nothing_else(tmp_path: Path, pl
             lived(repository, model, chooser, 25)
             repository.backup(where, keep=ullage.Keep(last=3))
             moments.append(model.copy())
+        assert sum(run.report.done["rewrite"] for run in repository.reclamation.runs() if run.report) > 0
+    assert all(any((place.folder / name).iterdir()) for name in ("swap", "runs"))
 
     for number, moment in enumerate(moments, 1):
         queues = {"in": moment.queues["in"]}

@@ -15,6 +15,9 @@ from ullage.contract.settings import DNS_SUBDOMAIN, GROUP, ClusterRecord, Time
 
 Kind = TypeVar("Kind", bound=ClusterRecord)
 
+HAS_REPOSITORY: Final = "repositoryUuid"
+"""The field of a node's status that says so."""
+
 
 def record_of(kind: type[Kind], document: Any) -> Kind:
     """A record from what the API server sent; msgspec.ValidationError if it is none, or says a time that no calendar
@@ -29,11 +32,15 @@ def status_of(kind: type[Kind], document: Any) -> tuple[Kind, str]:
     """What a status says, and why it cannot be read, empty if it can: then it counts as an empty one. Whoever may write
     statuses may write a time that no calendar has, or a run under way that never began: nothing else shall be left
     alone because of that.
+
+    Of a node's one thing is known all the same, that it has a repository: where one is, none is made or brought back.
     """
     try:
         return record_of(kind, document or {}), ""
     except msgspec.ValidationError as error:
-        return kind(), str(error)
+        known = document.get(HAS_REPOSITORY) if isinstance(document, dict) else None
+        is_known = isinstance(known, str) and HAS_REPOSITORY in kind.__struct_encode_fields__
+        return msgspec.convert({HAS_REPOSITORY: known} if is_known else {}, kind), str(error)
 
 
 def _require_times(record: ClusterRecord, where: str) -> None:

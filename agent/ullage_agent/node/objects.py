@@ -53,6 +53,8 @@ class ObservedNode(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     spec: NodeSpec
     status: NodeStatus
+    trouble: str = ""
+    """Why its status cannot be read, as `status_of` has it."""
 
 
 class NodeObjectClient:
@@ -95,7 +97,9 @@ class NodeObjectClient:
             raise NodeObjectError(f"watch: {type(error).__name__}: {error}") from error
 
     def write(self, status: NodeStatus) -> ObservedNode:
-        """Replace the status by server-side apply: what is not in it any more goes."""
+        """Replace the status by server-side apply: what is not in it any more goes. Where others wrote what leaves no
+        room for ours, or cannot be read, all of it goes: a certificate is asked for anew then.
+        """
         document = {
             "apiVersion": API_VERSION,
             "kind": "ContentRepositoryNode",
@@ -104,8 +108,8 @@ class NodeObjectClient:
         }
         path = f"{self._path(self.name)}/status?fieldManager={MANAGER}&force=true"
         answer = self._request("PATCH", path, document)
-        if answer[0] == HTTPStatus.UNPROCESSABLE_ENTITY:  # conditions that others added leave no room for ours
-            change = [{"op": "add", "path": "/status/conditions", "value": []}]
+        if answer[0] == HTTPStatus.UNPROCESSABLE_ENTITY or _seen(_checked(*answer)).trouble:
+            change = [{"op": "add", "path": "/status", "value": document["status"]}]
             self._request("PATCH", f"{self._path(self.name)}/status", change, kind=JSON_PATCH)
             answer = self._request("PATCH", path, document)
         return _seen(_checked(*answer))
@@ -159,7 +163,7 @@ def _seen(document: dict[str, Any]) -> ObservedNode:
     except (KeyError, msgspec.ValidationError) as error:
         raise NodeObjectError(f"the API server sent what is no ContentRepositoryNode: {error}") from error
     # Others than this agent may write there too: what cannot be read is replaced by what it says next.
-    status, _ = status_of(NodeStatus, document.get("status"))
+    status, trouble = status_of(NodeStatus, document.get("status"))
     metadata = document["metadata"]
     return ObservedNode(
         uid=metadata["uid"],
@@ -167,4 +171,5 @@ def _seen(document: dict[str, Any]) -> ObservedNode:
         version=metadata["resourceVersion"],
         spec=spec,
         status=status,
+        trouble=trouble,
     )

@@ -38,6 +38,7 @@ from ullage_operator.backup.runs import (
     total,
 )
 from ullage_operator.backup.verify import decide_verifications, ended_without_repository, verified
+from ullage_operator.objects import soonest
 from ullage_operator.observation import BackupObject, NodeObject, Observation
 
 ENDINGS: Final = ("Completed", "Failed", "DeadlineExceeded", "NoNodes")
@@ -94,8 +95,7 @@ def decide_backups(seen: Observation, hosts: Collection[str], *, is_held: bool =
             wakes.append(seen.now_millis + AGAIN_MILLIS)  # another may have waited for this one
         if status.phase != RunPhase.RUNNING:  # its time is over: whoever has not begun does not begin any more
             tickets = {node: ticket for node, ticket in tickets.items() if _has_ended(seen.objects[node], ticket.id)}
-    wake = min((each for each in wakes if each is not None), default=None)
-    return BackupDecision(tickets, verifications.tickets, statuses, wake)
+    return BackupDecision(tickets, verifications.tickets, statuses, soonest(*wakes))
 
 
 def _believed(backup: BackupObject, now_millis: int) -> BackupObject:

@@ -47,8 +47,7 @@ def due_at(timetable: Timetable, created: int, told: int | None, now_millis: int
     due = None if timetable.problem else timetable.last(now_millis)
     if due is None or due <= created or now_millis - due >= LATE_MILLIS:
         return None
-    is_believed = told is not None and told <= now_millis + LATE_MILLIS
-    return None if is_believed and told is not None and due <= told else due
+    return None if told is not None and due <= told <= now_millis + LATE_MILLIS else due
 
 
 def is_to_come(phase: RunPhase, started: str | None, now_millis: int) -> bool:

@@ -26,6 +26,7 @@ from ullage.contract import (
     time_of,
 )
 from ullage_operator.backup.runs import AGAIN_MILLIS, WORDS_MAX, NodeTally, due_at, is_old, some, total
+from ullage_operator.objects import soonest
 from ullage_operator.observation import BackupObject, NodeObject, Observation
 
 NAMED: Final = "-verified-at-"
@@ -65,7 +66,7 @@ def decide_verifications(seen: Observation, hosts: Collection[str], *, is_held: 
         else:  # whoever has not begun does not begin any more, and another may have waited for this one
             wakes.append(seen.now_millis + AGAIN_MILLIS)
             tickets = {node: ticket for node, ticket in tickets.items() if _has_ended(seen.objects[node], ticket.id)}
-    return VerificationDecision(tickets, statuses, min((each for each in wakes if each is not None), default=None))
+    return VerificationDecision(tickets, statuses, soonest(*wakes))
 
 
 def verified(backup: BackupObject, status: VerificationStatus | None, now_millis: int) -> tuple[str, str]:

@@ -33,6 +33,7 @@ from ullage_operator.objects import (
     covers,
     has_labels,
     is_owned,
+    soonest,
 )
 from ullage_operator.observation import RELEASE, BackupObject, NodeObject, Observation, RestoreObject, RunObject
 from ullage_operator.planning.decide import refused
@@ -43,7 +44,7 @@ from ullage_operator.repository.decide import Decision
 from ullage_operator.repository.observe import Key
 from ullage_operator.repository.reach import is_kept
 from ullage_operator.repository.removal import RemovalStep, told
-from ullage_operator.repository.statuses import StatusWriter, soonest
+from ullage_operator.repository.statuses import StatusWriter
 from ullage_operator.settings import OperatorSettings
 
 SUMS: Final = ("live", "dead", "free", "reclaimed")

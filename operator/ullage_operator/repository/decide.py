@@ -25,7 +25,7 @@ from ullage_operator.backup.decide import BackupDecision, decide_backups
 from ullage_operator.backup.restore import RestoreDecision, decide_restores
 from ullage_operator.node.runs import expired, finished_on, is_called_off, next_millis, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
-from ullage_operator.objects import rounded
+from ullage_operator.objects import rounded, soonest
 from ullage_operator.observation import NodeObject, Observation, RunObject
 from ullage_operator.planning.decide import PlanningDecision, plan
 from ullage_operator.repository.acceptance import PENDING, VALID, acceptance_of
@@ -112,7 +112,6 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
     status = msgspec.structs.replace(figures, conditions=told, planning=planned.status)
     runs_wake = next_millis(after.runs, seen.now_millis)
     timed = (schedule.next_millis, planned.next_millis, rolls.next_millis, backups.next_millis)
-    wakes = (*timed, runs_wake, _quota_wakes(seen))
     return Decision(
         status=status,
         nodes=nodes,
@@ -125,7 +124,7 @@ def decide(seen: Observation, settings: OperatorSettings) -> Decision:
         rollout=rolls,
         nodes_overdue=schedule.overdue,
         is_pending=acceptance[0] == PENDING,
-        next_millis=min((each for each in wakes if each is not None), default=None),
+        next_millis=soonest(*timed, runs_wake, _quota_wakes(seen)),
     )
 
 

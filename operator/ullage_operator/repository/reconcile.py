@@ -14,7 +14,7 @@ from ullage_operator.cluster.api import ApiClient
 from ullage_operator.content import let_go
 from ullage_operator.errors import OperatorError
 from ullage_operator.node.runs import next_millis
-from ullage_operator.objects import Object, RepositoryObject, is_held
+from ullage_operator.objects import Object, RepositoryObject, is_held, soonest
 from ullage_operator.observation import BackupObject, Observation, RestoreObject, RunObject
 from ullage_operator.repository.apply import Applier
 from ullage_operator.repository.build import Desired, addresses, desired
@@ -156,8 +156,8 @@ class Reconciler:
         return decided(observed, followed.service_of(observed.repository), self._settings)
 
     def _seconds_until(self, *times: int | None) -> float | None:
-        soonest = min((millis for millis in times if millis is not None), default=None)
-        return None if soonest is None else max(0.1, (soonest - self._clock()) / 1000)
+        first = soonest(*times)
+        return None if first is None else max(0.1, (first - self._clock()) / 1000)
 
     async def tell_removal(self, repository: RepositoryObject, waits: str = "", error: str = "") -> None:
         """What a removal waits for, or why a step of it was refused."""

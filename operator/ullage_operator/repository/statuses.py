@@ -22,19 +22,13 @@ from ullage_operator import objects
 from ullage_operator.cluster.api import ApiClient
 from ullage_operator.errors import ApiError, OperatorError, is_changed, is_invalid
 from ullage_operator.objects import Object
-from ullage_operator.observation import AskedObject, BackupObject, RestoreObject, RunObject
+from ullage_operator.observation import BackupObject, RestoreObject, RunObject
 from ullage_operator.repository.cache import InformerCache
 from ullage_operator.repository.conditions import Event, news
 from ullage_operator.settings import OperatorSettings
 
 Status = RepositoryStatus | RunStatus | BackupStatus | RestoreStatus
 Asked = RunObject | BackupObject | RestoreObject
-
-KINDS: Final[Mapping[type[AskedObject], str]] = {
-    RunObject: "ReclamationRun",
-    BackupObject: "ContentBackup",
-    RestoreObject: "ContentRestore",
-}
 
 AGAIN_MILLIS: Final = 10_000
 """How soon a status that was refused is written again. Its object may be too large for any, as whoever made it wants
@@ -43,11 +37,6 @@ it, so this is not to keep anybody busy.
 
 REMEMBERED_MAX: Final = 10_000
 """Events, so that the same is not told again and again. After so many all are forgotten: some are told once more."""
-
-
-def soonest(*times: int | None) -> int | None:
-    """The first of these times; None if there is none."""
-    return min((each for each in times if each is not None), default=None)
 
 
 class StatusWriter:
@@ -91,7 +80,7 @@ class StatusWriter:
         for each in asked:
             if (status := statuses.get(each.name, each.status)) == each.status:
                 continue
-            kind = KINDS[type(each)]
+            kind = each.KIND
             named = {"apiVersion": API_VERSION, "kind": kind, "name": each.name, "uid": each.uid}
             about = {**named, "namespace": namespace}
             try:
