@@ -18,6 +18,7 @@ from tests.remote.flaky import flaky_running
 from tests.remote.test_bucket_faults import changed
 from tests.service.running import until
 from tests.support import Workshop, drain, flip, put_all, put_each, spec_at
+from ullage.engine import pins as pins_module
 from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupfiles import all_files, decode_manifest
 from ullage.engine.backupgenerations import generations_at, kept_sequences, reading
@@ -25,9 +26,9 @@ from ullage.engine.backupplace import GENERATIONS, NOTES, PINS, BackupPlace
 from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.pins import PIN_SECONDS
 from ullage.errors import BackupOvertaken, BucketRefused, NotABackup, RepositoryDamaged
-from ullage.remote import bucket as bucket_module
-from ullage.remote.bucket import PIN_SECONDS, BucketPlace
+from ullage.remote.bucket import BucketPlace
 from ullage.wire.upkeep import BackupGeneration, Keep
 from ullage_agent.cli.app import app
 
@@ -276,7 +277,7 @@ def test_who_restores_for_long_says_so_again(
     workshop: Workshop, gateway: Gateway, bucket: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its pin is put anew while it lasts, and gone when it is over."""
-    monkeypatch.setattr(bucket_module, "PIN_SECONDS", 0.3)
+    monkeypatch.setattr(pins_module, "PIN_SECONDS", 0.3)
     made(workshop)
     grown(workshop, bucket, 1, None)
     with flaky_running(gateway) as (flaky, url):

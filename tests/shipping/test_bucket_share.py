@@ -15,8 +15,11 @@ from ullage.engine.shipping.contentpack import pack_length, pack_pieces, read_pa
 from ullage.engine.shipping.logobject import LogBatch
 from ullage.engine.shipping.logreader import read_log
 from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.shipping.pinning import pinned
 from ullage.engine.shipping.probing import probe
-from ullage.engine.shipping.shareplace import PROBES, SharePlace, ShareWriter, Taken, pack_name
+from ullage.engine.shipping.publishing import publish
+from ullage.engine.shipping.sharedocs import ListedBase
+from ullage.engine.shipping.shareplace import PINS, PROBES, SharePlace, ShareWriter, Taken, base_name, pack_name
 from ullage.errors import BucketRefused, BucketUnavailable, RepositoryDamaged, ShareFenced
 from ullage.remote.share import BucketShare
 
@@ -113,6 +116,19 @@ def test_while_the_bucket_is_gone_nothing_counts_and_then_it_goes_on(shaken: tup
     number = writer.append(batch)
 
     assert (number, payloads(through)) == (2, [b"one"])
+
+
+def test_a_pin_whose_answer_was_lost_is_there(shaken: tuple[Flaky, SharePlace], place: SharePlace) -> None:
+    """Once, while something is read."""
+    flaky, through = shaken
+    writer = ShareWriter(1, "0" * 16)
+    base = ListedBase(name=base_name(1, writer, 1), transaction=1, millis=1, next_log=1, next_pack=1)
+    publish(place, SHARE, writer, base, 0)
+    flaky.fault = once("unanswered")
+    with pinned(through, SHARE, base, 0):
+        assert len(place.lengths(PINS)) == 1
+
+    assert (flaky.done, place.lengths(PINS)) == (["unanswered"], {})
 
 
 def test_a_pack_is_put_in_parts_while_it_is_read(place: SharePlace) -> None:

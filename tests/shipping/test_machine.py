@@ -70,8 +70,7 @@ class ShippingMachine(RepositoryMachine):
             before = self.number()
             self.shipper.step()
         except BucketUnavailable:
-            if self.shipper.has_begun:
-                self.shipper.absorb()
+            self.shipper.absorb()
             return
         assert self.shipper.figures.through == self.open.log.durable
         self.latest = records_of(self.open)

@@ -11,17 +11,28 @@ import pytest
 
 from tests.rot.specimen import shown
 from tests.shipping.held import HeldShare, gone
+from tests.shipping.test_objects import SHARE
 from tests.support import TWO, Workshop, claim_of, committing, containers, drain, event_store, flip, put_each, spec_at
 from ullage.contract import ContentRepositorySpec, ReplicationMode, ReplicationSettings
 from ullage.embedded.replication import parts_of
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import listed_bases
 from ullage.engine.shipping.logobject import LogBatch
 from ullage.engine.shipping.pinning import pinned
-from ullage.engine.shipping.publishing import DROPPED_MILLIS, PIN_SECONDS
+from ullage.engine.shipping.publishing import DROPPED_MILLIS, publish
+from ullage.engine.shipping.sharedocs import (
+    BASES_MAX,
+    DroppedBase,
+    ListedBase,
+    ShareManifest,
+    decode_document,
+    encode_document,
+)
+from ullage.engine.shipping.shareplace import MANIFEST, ShareWriter, base_name
 from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
-from ullage.engine.shipping.shipper import Shipper
+from ullage.engine.shipping.shipper import BASES_A_DOUBLING, Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, ContentMissing, DirectoryNotEmpty, InvalidArgument, NotABackup, ShareFenced
@@ -149,6 +160,32 @@ def test_a_bucket_that_is_gone_stops_nothing_and_gets_a_new_base_after_too_long(
         assert shown(again) == expected
 
 
+def test_a_bucket_that_is_gone_at_the_start_holds_no_more_than_it_may(
+    workshop: Workshop, repository: Engine, place: HeldShare, tmp_path: Path
+) -> None:
+    """What the log brought back does not count, for it may be shipped; what is committed from then on does."""
+    begun(repository, place)
+    put_each(repository, "q", [os.urandom(300 * KB), os.urandom(300 * KB)])
+    begun(repository, place)
+    workshop.kill()
+    repository = workshop.open()
+    shipper = Shipper(parts_of(repository), place, "node-1", ShippingLimits(held_bytes=500 * KB))
+    place.fault, held = gone, list[bool]()
+    for _ in range(4):
+        with pytest.raises(BucketUnavailable):
+            shipper.begin()
+        shipper.absorb()
+        held.append(repository.ledger.shipping_since > 0)
+        put_each(repository, "q", [os.urandom(200 * KB)])
+    assert held == [True, True, True, False]
+
+    place.fault = lambda _kind, _key: None
+    shipper.begin()
+    shipper.step()
+    assert (shipper.figures.bases, shipper.figures.through) == (1, repository.log.durable)
+    assert len(contents(place, repository.identity.repository, tmp_path / "r")) == 6
+
+
 @pytest.mark.parametrize("how", ["clean", "kill"])
 def test_after_a_restart_it_goes_on_behind_what_is_there(
     workshop: Workshop, repository: Engine, place: HeldShare, tmp_path: Path, how: str
@@ -236,13 +273,21 @@ def test_what_was_dropped_on_the_disk_is_dropped_there(
 
 
 def test_a_container_that_was_appended_gets_a_base(workshop: Workshop, place: HeldShare, tmp_path: Path) -> None:
-    """Else what lies in it had no place where it is restored."""
+    """Else what lies in it had no place where it is restored: before that nothing of it is shipped."""
     repository = workshop.make(**SHIPPED, storage=containers(c1=None))
     begun(repository, place).close()
     repository.checkpoint()
     spread = workshop.reopen(**SHIPPED, storage=TWO, claims={"max_flow_files": 1})
     put_each(spread, "q", [b"one", b"two", b"three"])
-    shipper = begun(spread, place)
+    shipper = Shipper(parts_of(spread), place, "node-1")
+    shipper.begin()
+    place.fault = base_is_lost
+    for _ in range(2):
+        with pytest.raises(BucketUnavailable):
+            shipper.step()
+    assert contents(place, spread.identity.repository, tmp_path / "before") == []
+    place.fault = lambda _kind, _key: None
+    shipper.step()
 
     assert shipper.figures.bases == 1
     asked = share_to_restore(place, spread.identity.repository, None)
@@ -251,6 +296,12 @@ def test_a_container_that_was_appended_gets_a_base(workshop: Workshop, place: He
     restore_share(OsFiles(), asked, identity_in(asked), spec, lambda _: None)
     with Engine.open(spec) as again:
         assert drain(again, "q") == [b"one", b"two", b"three"]
+
+
+def base_is_lost(kind: str, key: str) -> None:
+    """A bucket to which no base gets."""
+    if (kind, key.partition("/")[0]) == ("put", "base"):
+        raise BucketUnavailable(f"{key}: it was cut off")
 
 
 def test_events_are_there_as_of_the_point(repository: Engine, place: HeldShare, tmp_path: Path) -> None:
@@ -306,18 +357,56 @@ def shown_contents(repository: Engine) -> list[tuple[bytes, object]]:
 
 
 def test_a_reader_that_died_pins_nothing_for_long(repository: Engine, place: HeldShare) -> None:
-    """By the age that the bucket tells."""
+    """By the age that the bucket tells; nor does what is no pin at all."""
     begun(repository, place)
     (base,) = listed_bases(place, repository.identity.repository)
     with pinned(place, repository.identity.repository, base, 0):
         assert list(place.lengths("pins"))
         place.age_seconds = PIN_SECONDS + 1
+        place.objects["pins/nonsense"] = b"?"
         shipper = begun(repository, place)
         shipper._make_base()
         assert place.lengths("pins") == {}
     dropped = msgspec.structs.replace(base, next_log=9)
     with pytest.raises(NotABackup, match="dropped just now"), pinned(place, repository.identity.repository, dropped, 0):
         raise AssertionError("it is not there to be read")
+
+
+def test_a_manifest_lists_no_more_bases_than_its_readers_take(place: HeldShare) -> None:
+    """The oldest are dropped before their time, and of those that were dropped the oldest are forgotten."""
+    writer = ShareWriter(1, "0" * 16)
+    listed = [
+        ListedBase(name=base_name(n, writer, n), transaction=n, millis=n, next_log=n, next_pack=1)
+        for n in range(1, 2 * BASES_MAX + 2)
+    ]
+    full = ShareManifest(
+        share=SHARE,
+        epoch=1,
+        nonce=writer.nonce,
+        bases=tuple(listed[BASES_MAX:-1]),
+        dropped=tuple(DroppedBase(base=each, millis=each.millis) for each in listed[:BASES_MAX]),
+    )
+    place.objects[MANIFEST] = encode_document(full)
+    publish(place, SHARE, writer, listed[-1], 86_400_000)
+
+    found = decode_document(place.objects[MANIFEST], ShareManifest, SHARE, MANIFEST)
+    assert found.bases == tuple(listed[BASES_MAX + 1 :])
+    assert [each.base for each in found.dropped] == listed[1 : BASES_MAX + 1]
+
+
+@pytest.mark.parametrize(("count", "made"), [(BASES_A_DOUBLING - 1, 1), (BASES_A_DOUBLING, 0)])
+def test_the_more_bases_count_the_more_log_lies_behind_each(
+    workshop: Workshop, repository: Engine, place: HeldShare, count: int, made: int
+) -> None:
+    """A share that has many goes on where one with fewer gets another base."""
+    limits = {"log_bytes_min": 40 * KB}
+    begun(repository, place, **limits).close()
+    manifest = decode_document(place.objects[MANIFEST], ShareManifest, repository.identity.repository, MANIFEST)
+    place.objects[MANIFEST] = encode_document(msgspec.structs.replace(manifest, bases=manifest.bases * count))
+    again = workshop.reopen()
+    put_each(again, "q", [os.urandom(30 * KB), os.urandom(30 * KB)])
+
+    assert begun(again, place, **limits).figures.bases == made
 
 
 def test_a_share_that_lacks_something_makes_no_repository(repository: Engine, place: HeldShare, tmp_path: Path) -> None:

@@ -117,8 +117,7 @@ class Replication:
         except Exception as error:  # noqa: BLE001 - whatever it is, the repository serves on, and status tells
             self._failures += 1
             self._tell(error)
-            if self._shipper.has_begun:
-                self._shipper.absorb()
+            self._shipper.absorb()
             return False
         self._failures, self._problem = 0, ""
         return True

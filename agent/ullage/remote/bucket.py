@@ -9,14 +9,14 @@ after it, however late its requests arrive.
 """
 
 import secrets
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
 from ullage.engine.backupplace import CONTENT, FLAT_DIRECTORIES, MANIFEST, PINS, Put, is_put, new_suffix
+from ullage.engine.pins import PIN_SECONDS, pin_held
 from ullage.errors import BackupOvertaken, BucketRefused, BucketUnavailable, ContentMissing
 from ullage.interface.buckets import Bucket
 from ullage.remote.objects import Conflict, ObjectNotThere, Objects
@@ -24,9 +24,6 @@ from ullage.remote.parts import IN_FLIGHT_BYTES, PARALLEL, put_measured
 
 PIECE_BYTES: Final = 4 << 20
 """What is fetched at a time; each is in memory twice for a moment."""
-
-PIN_SECONDS: Final = 3_600
-"""A reader that has not told so long that it is there is taken for dead. It tells six times as often."""
 
 LANES: Final = 16
 """Files that are, as long as they are small: what a small one costs is the wait for an answer."""
@@ -121,26 +118,8 @@ class BucketPlace:
     @contextmanager
     def pinned(self, manifest: bytes) -> Iterator[None]:
         key = f"{PINS}/{secrets.token_hex(8)}"
-        try:
-            self._objects.put(key, manifest)
-        except BucketRefused:  # credentials that may only read
+        with pin_held(lambda: self._objects.put(key, manifest), lambda: self._objects.delete([key])):
             yield
-            return
-        is_over = threading.Event()
-        renewing = threading.Thread(target=self._renew, args=(key, manifest, is_over), name="pin", daemon=True)
-        renewing.start()
-        try:
-            yield
-        finally:
-            is_over.set()
-            renewing.join()
-            with suppress(BucketRefused, BucketUnavailable):  # then it expires
-                self._objects.delete([key])
-
-    def _renew(self, key: str, manifest: bytes, is_over: threading.Event) -> None:
-        while not is_over.wait(PIN_SECONDS / 6):
-            with suppress(BucketRefused, BucketUnavailable):  # the next one may come in time
-                self._objects.put(key, manifest)
 
     def remove_unlisted(self, listed: Collection[str], listed_in: Callable[[bytes], Collection[str]]) -> None:
         # After the commit point: whoever reads what it dropped pinned that before, and whoever pins it now looks once

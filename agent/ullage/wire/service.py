@@ -161,10 +161,10 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_run: RunProgress | None
 
     last_override: RunProgress | None
+    """The last run that passed over the windows."""
 
     replication: ReplicationStatus | None = None
     """None: spec.replication asks for none."""
-    """The last run that passed over the windows."""
 
     failures: list[str]
     """Tasks of maintenance that fail, with their errors."""

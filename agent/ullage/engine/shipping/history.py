@@ -56,6 +56,9 @@ class KnownShare(NamedTuple):
     content: ShippedContent
     log_bytes: int
     base_bytes: int
+    bases: int
+    """How many count."""
+
     next_log: int
     """The log object behind the newest base."""
 
@@ -119,13 +122,13 @@ def known_share(place: SharePlace, share: str, serde: SerDe) -> KnownShare | Non
     if not bases:
         return None
     try:
-        return _known(place, share, serde, bases[-1])
+        return _known(place, share, serde, bases)
     except (RepositoryDamaged, ContentMissing):
         return None  # nobody can go on with it: a new base makes it whole
 
 
-def _known(place: SharePlace, share: str, serde: SerDe, base: ListedBase) -> KnownShare:
-    content = ShippedContent()
+def _known(place: SharePlace, share: str, serde: SerDe, bases: Sequence[ListedBase]) -> KnownShare:
+    base, content = bases[-1], ShippedContent()
     reader = base_reader(place, base.name, share)
     identity, packs = base_head(reader)
     for pack in packs:
@@ -142,9 +145,8 @@ def _known(place: SharePlace, share: str, serde: SerDe, base: ListedBase) -> Kno
         log_bytes += sum(map(len, found.payloads))
         last, payload, writer = found.header.last, found.payloads[-1], found.header.writer
     base_bytes = place.lengths(base.name.partition("/")[0]).get(base.name, 0)
-    return KnownShare(
-        last, payload, writer, content, log_bytes, base_bytes, base.next_log, frozenset(identity.containers)
-    )
+    containers = frozenset(identity.containers)
+    return KnownShare(last, payload, writer, content, log_bytes, base_bytes, len(bases), base.next_log, containers)
 
 
 def base_head(reader: BaseReader) -> tuple[RepositoryIdentity, list[NamedPack]]:

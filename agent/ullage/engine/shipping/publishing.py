@@ -3,17 +3,20 @@
     base put | manifest put on condition | remove what no base, dropped one or pin needs
                 ^ commit point
 
-A base serves points until the next one was made, and counts as long as points of that time are retained. What only it
-needs goes a day after it was dropped, and not while somebody's pin names it. Fences stay for ever: a writer that wakes
-after years meets the one at its number. What belongs to higher epochs is another writer's, who may be about to name it.
+A base serves points until the next one was made, and counts as long as points of that time are retained; of more than
+a manifest has room for the oldest are dropped. What only it needs goes a day after it was dropped, and not while
+somebody's pin names it. Fences stay for ever: a writer that wakes after years meets the one at its number. What belongs
+to higher epochs is another writer's, who may be about to name it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
+from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import base_head, base_reader
 from ullage.engine.shipping.logobject import decode_log_header
 from ullage.engine.shipping.sharedocs import (
+    BASES_MAX,
     DroppedBase,
     ListedBase,
     ShareManifest,
@@ -40,9 +43,6 @@ from ullage.errors import BucketUnavailable, ShareFenced
 
 DROPPED_MILLIS: Final = 86_400_000
 """How long what a dropped base needs stays."""
-
-PIN_SECONDS: Final = 3_600
-"""A reader that has not told so long that it is there is taken for dead. It tells six times as often."""
 
 FENCE_BYTES_MAX: Final = 2 << 10
 """A fence is no longer than that; what is longer is none, and need not be read."""
@@ -81,22 +81,27 @@ def _with(
     now = base.millis
     ends = [each.millis for each in (*bases, base)][1:]
     retained = [each for each, end in zip(bases, ends, strict=True) if end >= now - retention_millis]
+    retained = retained[-(BASES_MAX - 1) :]
     gone = [each for each in bases if each not in retained]
+    lingering = [
+        *(each for each in dropped if each.millis > now - DROPPED_MILLIS),
+        *(DroppedBase(base=each, millis=now) for each in gone),
+    ]
     return ShareManifest(
         share=share,
         epoch=writer.epoch,
         nonce=writer.nonce,
         bases=(*retained, base),
-        dropped=(
-            *(each for each in dropped if each.millis > now - DROPPED_MILLIS),
-            *(DroppedBase(base=each, millis=now) for each in gone),
-        ),
+        dropped=tuple(lingering[-BASES_MAX:]),
     )
 
 
 def collect(place: SharePlace, share: str, writer: ShareWriter, manifest: ShareManifest) -> int:
     """Remove what nothing needs once this manifest counts; how many objects."""
-    kept = [*manifest.bases, *(each.base for each in manifest.dropped), *_pinned(place, share)]
+    ages = place.ages(PINS)
+    dead_pins = {key for key, age in ages.items() if age > PIN_SECONDS}
+    pinned = _pinned(place, share, ages.keys() - dead_pins)
+    kept = [*manifest.bases, *(each.base for each in manifest.dropped), *pinned]
     first = min(kept, key=lambda each: each.next_log)
     names = {each.name for each in kept}
     needed = {pack.name for name in names for pack in base_head(base_reader(place, name, share))[1]}
@@ -104,7 +109,7 @@ def collect(place: SharePlace, share: str, writer: ShareWriter, manifest: ShareM
         *_old_log(place, share, first.next_log),
         *(name for name in place.lengths(CONTENT) if name not in needed and _is_before(name, first, writer)),
         *(name for name in place.lengths(BASES) if name not in names and _is_mine_or_older(base_of(name), writer)),
-        *_dead_pins(place),
+        *dead_pins,
     ]
     place.delete(unneeded)
     return len(unneeded)
@@ -139,12 +144,8 @@ def _is_mine_or_older(found: BaseName | None, writer: ShareWriter) -> bool:
     return found is not None and (found.writer == writer or found.writer.epoch < writer.epoch)
 
 
-def _pinned(place: SharePlace, share: str) -> Iterable[ListedBase]:
-    for key in place.lengths(PINS):
+def _pinned(place: SharePlace, share: str, pins: Collection[str]) -> Iterator[ListedBase]:
+    for key in pins:
         found = place.get(key)
         if found is not None:
             yield decode_document(found.data, SharePin, share, f"{place.name}/{key}").base
-
-
-def _dead_pins(place: SharePlace) -> Iterable[str]:
-    return (key for key, age in place.ages(PINS).items() if age > PIN_SECONDS)

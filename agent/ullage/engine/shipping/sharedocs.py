@@ -23,6 +23,7 @@ SHARE_FORMAT: Final = 1
 
 DOCUMENT_BYTES_MAX: Final = 1 << 20
 BASES_MAX: Final = 1_000
+"""That a manifest lists, and as many that were dropped: a reader refuses more."""
 
 Nonce = Annotated[str, msgspec.Meta(pattern=f"^{NONCE}$")]
 Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]

@@ -10,6 +10,7 @@ next one can be read, whenever it died. Beyond a bound nothing waits any more, a
 Steps raise BucketUnavailable and BucketRefused, and may be tried again: what was under way is put again as it was.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -32,6 +33,11 @@ from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, Volu
 
 DEFAULTS: Final = ShippingLimits()
 
+BASES_A_DOUBLING: Final = 100
+"""For each so many bases that count, twice as much log lies behind the next: so a busy node has fewer than a manifest
+has room for, for as long as points are retained.
+"""
+
 UNREADABLE: Final = (ContentCorrupt, ContentMissing, VolumeAway)
 """What a content may be here, and is where it is restored."""
 
@@ -45,6 +51,11 @@ class WaitingTransaction:
     payload: bytes
     operations: Sequence[Operation]
     new_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """What is held for it."""
+        return len(self.payload) + self.new_bytes
 
 
 @dataclass(slots=True)
@@ -67,6 +78,8 @@ class Shipper:
         self._owner = owner
         self._limits = limits
         self._share = parts.identity().repository
+        self._brought_back = parts.log.last_id
+        """The last transaction that the log had at the start: through this, all may be in the share as well."""
         self._logical = LogicalView()
         self._content = ShippedContent()
         self._waiting: list[WaitingTransaction] = []
@@ -77,7 +90,7 @@ class Shipper:
         self._containers: frozenset[str] = frozenset()
         self._next_pack = self._next_base = 1
         self._base: ListedBase | None = None
-        self._log_bytes = self._base_bytes = 0
+        self._log_bytes = self._base_bytes = self._bases = 0
         self._next_log = 1
         self._through = 0
         self.figures = ShippingFigures()
@@ -97,14 +110,14 @@ class Shipper:
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde)
         known = known_share(self._place, self._share, self._parts.serde)
+        durable = self._parts.log.durable
+        self._absorb(durable)
         self._writer = writer
         self._note(epoch=writer.writer.epoch)
-        durable = self._parts.log.durable
-        waiting = self._taken_in(durable)
-        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, waiting, durable):
+        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, self._waiting, durable):
             self._parts.tap.lose()
             return
-        self._go_on(known, waiting)
+        self._go_on(known)
 
     def step(self) -> None:
         """Ship what is durable; whatever is under way first."""
@@ -113,6 +126,10 @@ class Shipper:
         if self._parts.tap.is_lost:
             self._make_base()
         self._absorb(self._parts.log.durable)
+        if self._is_wider():
+            if self._under_way is not None:
+                self._ship()
+            self._make_base()
         try:
             while (self._waiting or self._under_way) and not self._parts.tap.is_lost:
                 self._ship()
@@ -124,14 +141,19 @@ class Shipper:
     def _is_log_long(self) -> bool:
         """Whether it is time for a base: a restoration reads all behind the last one."""
         assert self._writer is not None, "it has begun"
+        doublings = self._bases // BASES_A_DOUBLING
         objects = self._writer.number - self._next_log
-        is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes)
-        # What lies in a container that the base does not name could not be restored.
-        is_wider = bool(self._parts.identity().containers.keys() - self._containers)
-        return is_large or is_wider or objects > self._limits.log_objects_max
+        is_large = self._log_bytes > max(self._limits.log_bytes_min, self._base_bytes) << doublings
+        return is_large or objects > self._limits.log_objects_max << doublings
+
+    def _is_wider(self) -> bool:
+        """Whether there is a container that the base does not name: what lies there could not be restored behind it."""
+        return bool(self._parts.identity().containers.keys() - self._containers)
 
     def absorb(self) -> None:
-        """Between tries: note what has become durable, and give up what waits where that is too much."""
+        """Between tries, those to begin too: note what has become durable, and give up what waits where that is too
+        much.
+        """
         self._absorb(self._parts.log.durable)
 
     def close(self) -> None:
@@ -139,11 +161,10 @@ class Shipper:
         if self._writer is not None and self._under_way is None and self._through == self._parts.log.last_id:
             leave_mark(self._parts.files, self._parts.root, self._writer.writer, self._through)
 
-    def _go_on(self, known: KnownShare, waiting: list[WaitingTransaction]) -> None:
+    def _go_on(self, known: KnownShare) -> None:
         self._content, self._containers = known.content, known.containers
         self._log_bytes, self._base_bytes, self._next_log = known.log_bytes, known.base_bytes, known.next_log
-        self._waiting = [each for each in waiting if each.id > known.last]
-        self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
+        self._bases = known.bases
         self._reach(known.last)
 
     def _taken_in(self, durable: int) -> list[WaitingTransaction]:
@@ -163,10 +184,17 @@ class Shipper:
             return
         new = self._taken_in(durable)
         self._waiting += new
-        self._waiting_bytes += sum(len(each.payload) + each.new_bytes for each in new)
-        if self._waiting_bytes > self._limits.held_bytes:
+        self._waiting_bytes += sum(each.bytes for each in new)
+        if self._counted_bytes() > self._limits.held_bytes:
             self._give_up()
         self._note()
+
+    def _counted_bytes(self) -> int:
+        """What counts against the bound of what waits: before it has begun, only what was committed since the start."""
+        if self._writer is not None:
+            return self._waiting_bytes
+        brought = bisect_right(self._waiting, self._brought_back, key=lambda each: each.id)
+        return self._waiting_bytes - sum(each.bytes for each in self._waiting[:brought])
 
     def _give_up(self) -> None:
         """Nothing waits any more, and nothing is held for it: a new base follows."""
@@ -176,6 +204,10 @@ class Shipper:
         self._note()
 
     def _reach(self, last: int) -> None:
+        """Everything up to here is in the share, and waits no more."""
+        shipped = bisect_right(self._waiting, last, key=lambda each: each.id)
+        self._waiting_bytes -= sum(each.bytes for each in self._waiting[:shipped])
+        del self._waiting[:shipped]
         self._through = last
         self._parts.ledger.shipping_since = max(1, last)
         self._note()
@@ -193,11 +225,9 @@ class Shipper:
         self._log_bytes += size
         self._under_way = None
         for each in self._waiting[: under_way.taken]:
-            self._waiting_bytes -= len(each.payload) + each.new_bytes
             for operation in each.operations:
                 if isinstance(operation, ResourceClaimGone):
                     self._content.forget(operation.index)
-        del self._waiting[: under_way.taken]
         figures = self.figures
         self._note(log_objects=figures.log_objects + 1, shipped_bytes=figures.shipped_bytes + size)
         self._reach(under_way.last)
@@ -332,7 +362,6 @@ class Shipper:
     def _put_base(self, moment: FrozenMoment) -> ListedBase:
         writer = self._writer
         assert writer is not None, "it has begun"
-        self._containers = frozenset(moment.identity.containers)
         keep_mostly_live(self._content, moment)
         for group in self._grouped_lazily(moment):
             noted: list[tuple[ContentClaim, int]] = []
@@ -356,8 +385,7 @@ class Shipper:
         if pieces.failure is not None:  # and what was put is none
             raise pieces.failure
         self._base_bytes, self._log_bytes, self._next_log = moment.length, 0, writer.number
-        self._waiting = [each for each in self._waiting if each.id > moment.transaction]
-        self._waiting_bytes = sum(len(each.payload) + each.new_bytes for each in self._waiting)
+        self._containers = frozenset(moment.identity.containers)
         self._reach(moment.transaction)
         return ListedBase(
             name=name,
@@ -389,7 +417,7 @@ class Shipper:
         writer = self._writer
         assert writer is not None, "it has begun"
         manifest = publish(self._place, self._share, writer.writer, base, self._limits.retention_millis)
-        self._base = None
+        self._base, self._bases = None, len(manifest.bases)
         self._note(bases=self.figures.bases + 1)
         collect(self._place, self._share, writer.writer, manifest)
 
