@@ -361,7 +361,7 @@ def test_whether_holes_can_be_made_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, can: bool
 ) -> None:
     """Only a filesystem that says that it can't is taken for one that can't, and the try leaves nothing behind."""
-    monkeypatch.setattr("ullage.engine.files.punch_hole", refusing(code))
+    monkeypatch.setattr("ullage.holes.punch_hole", refusing(code))
 
     assert DISK.can_punch(str(tmp_path)) is can
     assert DISK.list_directory(str(tmp_path)) == []

@@ -105,6 +105,12 @@ def stop(act: Callable[[Changes], object], changes: Changes) -> bool:
     return False
 
 
+def lose_power(act: Callable[[Changes], object], changes: LosingChanges, number: int, loss: int) -> None:
+    """At this call; of what was not synced all is gone, or, of later losses, some by chance."""
+    assert stop(act, changes)
+    changes.lose(random.Random(number * 100 + loss) if loss else None)
+
+
 def bytes_of(home: NiFiHome) -> dict[str, bytes]:
     """Without dates: those of files that a loss of power has touched are nobody's promise."""
     return {path: what[1] for path, what in of_nifi(home).items()}
@@ -199,11 +205,8 @@ def test_a_loss_of_power_amid_a_reclaim_loses_no_content(replays: Replays, in_me
     place.reclaim(replays, counted)
     for number in calls_to_stop_at(counted):
         for loss in range(LOSSES + 1):
-            chance = random.Random(number * 100 + loss) if loss else None
             place = trial.begin()
-            changes = trial.losing(number)
-            assert stop(partial(place.reclaim, replays), changes)
-            changes.lose(chance)
+            lose_power(partial(place.reclaim, replays), trial.losing(number), number, loss)
             held(place, live, named)
 
             if (number + loss) % 2:
@@ -226,9 +229,7 @@ def test_a_loss_of_power_amid_an_undo_loses_no_content(in_memory: Path) -> None:
         for loss in range(LOSSES + 1):
             place = trial.begin()
             place.reclaim(Replays.REFUSE)
-            changes = trial.losing(number)
-            assert stop(place.undo, changes)
-            changes.lose(random.Random(number * 100 + loss) if loss else None)
+            lose_power(place.undo, trial.losing(number), number, loss)
             held(place, live, named)
 
             undo(place)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.nifi.stopping import StoppedChanges
-from tests.nifi.test_reclaim_stopped import FULL, Place, Trial, bytes_of, calls_to_stop_at, stop, undo
+from tests.nifi.test_reclaim_stopped import FULL, Place, Trial, bytes_of, calls_to_stop_at, lose_power, stop, undo
 from tests.nifi.test_rewrite import flowfiles_of, held
 from ullage.nifi.reclaimplan import Replays
 
@@ -115,8 +115,7 @@ def test_a_loss_of_power_amid_a_rewrite_loses_no_content(is_whole: bool, in_memo
             place = trial.begin()
             changes = trial.losing(number)
             changes.is_synced_whole = is_whole
-            assert stop(partial(rewrite, place), changes)
-            changes.lose(random.Random(number * 100 + loss) if loss else None)
+            lose_power(partial(rewrite, place), changes, number, loss)
             assert whole(place) == sorted(live, key=repr), (number, loss)
 
             if (number + loss) % 2:
@@ -139,9 +138,7 @@ def test_a_loss_of_power_amid_an_undo_of_a_rewrite_loses_no_content(in_memory: P
         for loss in range(LOSSES + 1):
             place = trial.begin()
             rewrite(place)
-            changes = trial.losing(number)
-            assert stop(place.undo, changes)
-            changes.lose(random.Random(number * 100 + loss) if loss else None)
+            lose_power(place.undo, trial.losing(number), number, loss)
             assert whole(place) == sorted(live, key=repr), (number, loss)
 
             undo(place)

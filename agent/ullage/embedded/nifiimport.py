@@ -7,8 +7,11 @@ So the same import is never done twice, whatever has become of its FlowFiles mea
 
 import hashlib
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -38,6 +41,7 @@ from ullage.nifi.importplan import (
 )
 from ullage.nifi.running import RepositoryState, refuse_in_use, state_of
 from ullage.nifi.trouble import NiFiContentLost, NiFiDamage, NiFiInUse
+from ullage.uuids import parse_uuid
 
 COMPONENT: Final = "ullage nifi import"
 ALREADY_THERE: Final = "the repository has a FlowFile of its uuid already"
@@ -153,7 +157,6 @@ class NiFiImporter:
         self._left_out: list[LeftOut] = []
         self._dropped = 0
         self._before = 0
-        self._queues = {queue.name: queue for queue in self._plan.queues}
         self._is_new: dict[str, bool] = {}
         self._done = self._passed_over()
 
@@ -192,8 +195,8 @@ class NiFiImporter:
         if self._done < len(self._batches):
             self._define_queues()
             known = KnownUuids(self._engine)
-            self._find_shared()
             with closing(ClaimReader(plan.places)) as reader:
+                self._find_shared(reader)
                 for number in range(self._done, len(self._batches)):
                     self._source.require_unchanged()
                     self._bring(number, reader, known)
@@ -232,7 +235,8 @@ class NiFiImporter:
         return LeftOut(attributes["uuid"], attributes.get("filename", ""), self._queue_of(number).name, why)
 
     def _queue_of(self, number: int) -> ImportQueue:
-        return next(queue for queue in self._plan.queues if queue.first <= number < queue.end)
+        # The last one that begins there or before: of those that begin there, all others are empty.
+        return self._plan.queues[bisect_right(self._plan.queues, number, key=attrgetter("first")) - 1]
 
     def _define_queues(self) -> None:
         """Those that are not there yet, as NiFi has them; one that is there stays as it is."""
@@ -250,7 +254,7 @@ class NiFiImporter:
                     expiration_millis=settings.expiration_millis if settings else 0,
                 )
 
-    def _find_shared(self) -> None:
+    def _find_shared(self, reader: ClaimReader) -> None:
         """Contents of earlier batches that later ones share: those FlowFiles are looked for that have them, and the
         content is believed if it reads as NiFi's: somebody may have changed one since.
         """
@@ -262,15 +266,14 @@ class NiFiImporter:
                 content.left -= 1
                 wanted[_uuid(rows[number])] = content, rows[number]
         wanted = {uuid: found for uuid, found in wanted.items() if found[0].left}
-        with closing(ClaimReader(self._plan.places)) as reader:
-            for record in find_all(self._engine, wanted):
-                content, row = wanted[record.uuid]
-                claim = record.claim
-                if claim is None or id(content) in self._claims:
-                    continue
-                meant = content.end - content.start, row.start - content.start, row.size
-                if (claim.length, record.start, record.size) == meant and claim.crc == _crc(reader, content):
-                    self._claims[id(content)] = claim
+        for record in find_all(self._engine, wanted):
+            content, row = wanted[record.uuid]
+            claim = record.claim
+            if claim is None or id(content) in self._claims:
+                continue
+            meant = content.end - content.start, row.start - content.start, row.size
+            if (claim.length, record.start, record.size) == meant and claim.crc == _crc(reader, content):
+                self._claims[id(content)] = claim
 
     def _bring(self, batch: int, reader: ClaimReader, known: KnownUuids) -> None:
         """One transaction: contents, FlowFiles, and the receipt."""
@@ -288,16 +291,14 @@ class NiFiImporter:
             for number, why in unreadable.items():
                 reasons.setdefault(why, []).append(number)
             brought = [number for number in arriving if number not in unreadable]
-            for queue in self._plan.queues:
-                own = [number for number in brought if queue.first <= number < queue.end]
-                if own:
-                    records = session.arrive(queue.name, [self._arrival(number, claims) for number in own])
-                    session.provenance.report(
-                        EventType.RECEIVE,
-                        records,
-                        transit_uri=self._source.name,
-                        details=f"from NiFi's queue {queue.identifier}, at transaction {self._plan.transaction}",
-                    )
+            for queue, own in groupby(brought, self._queue_of):
+                records = session.arrive(queue.name, [self._arrival(number, claims) for number in own])
+                session.provenance.report(
+                    EventType.RECEIVE,
+                    records,
+                    transit_uri=self._source.name,
+                    details=f"from NiFi's queue {queue.identifier}, at transaction {self._plan.transaction}",
+                )
             session.acknowledge(self._receipt(batch), self._acknowledgement(batch, len(brought), reasons))
             session.commit()
         self._settle(first, end, claims)
@@ -352,7 +353,7 @@ class NiFiImporter:
             claim = claims[key] if key in claims else self._claims[key]
             content = Content(claim, row.start - shared.start if shared else 0, row.size)
         attributes = details.attributes()
-        uuid = bytes.fromhex(attributes.pop("uuid").replace("-", ""))
+        uuid = parse_uuid(attributes.pop("uuid"))
         return ArrivingFlowFile(uuid, details.entry_millis, details.lineage_millis, attributes, content)
 
     def _settle(self, first: int, end: int, claims: dict[int, ContentClaim]) -> None:
@@ -450,7 +451,7 @@ def _without_uuid(attributes: dict[str, str]) -> dict[str, str]:
 
 def _uuid(row: NiFiFlowFile) -> bytes:
     assert row.details is not None
-    return bytes.fromhex(row.details.attributes()["uuid"].replace("-", ""))
+    return parse_uuid(row.details.attributes()["uuid"])
 
 
 def _crc(reader: ClaimReader, content: SharedContent) -> int | None:

@@ -49,7 +49,7 @@ class ArrivingSession(ProcessSession):
 
     def arrive(self, queue: str, arrivals: Sequence[ArrivingFlowFile]) -> list[FlowFileRecord]:
         """FlowFiles that stand in a queue from the commit on, in this order. Nobody has their uuids: see `known`."""
-        packed = [next(iter(packed_attributes(each.attributes, 1))) for each in arrivals]
+        packed = list(packed_attributes([each.attributes for each in arrivals], len(arrivals)))
         target = self._parts.queues.queue(queue, self._tenant)
         first = self._parts.queues.take_positions(len(arrivals))
         records = [

@@ -20,11 +20,11 @@ from contextlib import closing, suppress
 from typing import NamedTuple, Protocol, Self
 
 from ullage.beneath import LeadsOut, without_links
-from ullage.engine.byteranges import FS_BLOCK_BYTES, scatter
+from ullage.engine.byteranges import scatter
 from ullage.engine.forking import lose, refuse_in_child, steady
 from ullage.engine.kernel import is_mount_point, overwrites_in_place, start_writeback
-from ullage.engine.oserrors import TOO_MANY, NotAFile, SyncNotTried, cannot_punch, of_opening
-from ullage.holes import punch_hole
+from ullage.engine.oserrors import TOO_MANY, NotAFile, SyncNotTried, of_opening
+from ullage.holes import can_punch, punch_hole
 
 IOV_MAX = 1024
 """Buffers one vectored write may carry on Linux."""
@@ -399,19 +399,7 @@ class OsFiles:
         return overwrites_in_place(path)
 
     def can_punch(self, directory: str) -> bool:
-        try:
-            # Without a name: what a kill leaves of a file with one would be an orphan for ever.
-            descriptor = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError:
-            return True  # no file without a name to try it on: the first punch finds out
-        try:
-            os.ftruncate(descriptor, 2 * FS_BLOCK_BYTES)
-            punch_hole(descriptor, 0, FS_BLOCK_BYTES)
-        except OSError as error:
-            return not cannot_punch(error)
-        finally:
-            os.close(descriptor)
-        return True
+        return can_punch(directory)
 
     def lock(self, directory: str, *, is_shared: bool = False) -> File:
         # The directory itself, and no file in it: a lock file can be removed, and whoever then made it anew got in.

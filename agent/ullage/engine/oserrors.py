@@ -12,8 +12,6 @@ NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
-CANNOT_PUNCH = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV})
-
 _NO_FILE = frozenset({errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV})
 """What opening a path answers where a directory, a socket, a device, a link to itself or a path through a file is."""
 
@@ -53,8 +51,3 @@ def unreadable(error: OSError) -> str:
 def is_disk_full(error: OSError) -> bool:
     """Whether it means that there is no room, rather than that the disk failed."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-def cannot_punch(error: OSError) -> bool:
-    """Whether it means that the filesystem has no holes, rather than that the disk failed."""
-    return error.errno in CANNOT_PUNCH

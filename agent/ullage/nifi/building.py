@@ -13,13 +13,13 @@ from ullage.nifi.changes import Changes, Durability, Likeness
 from ullage.nifi.flowfiles import FlowFileMap, Kept
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.intent import ReclaimIntent
-from ullage.nifi.moment import CHECKPOINT, JOURNAL_NAME, JOURNALS, PARTIAL, SWAP, NiFiMoment, first_of
+from ullage.nifi.moment import CHECKPOINT, JOURNALS, PARTIAL, SWAP, NiFiMoment, first_of, journal_names
 from ullage.nifi.opened import open_regular
+from ullage.nifi.pieces import read_span
 from ullage.nifi.relocating import Records, swap_file_pieces, utf
 from ullage.nifi.rewriteplan import MovedClaim, NewFile, RewritePlan
 from ullage.nifi.trouble import NiFiInUse, NotSurveyable
 
-PIECE: Final = 1 << 20
 MIXED_FORMATS: Final = (
     "the FlowFile repository has records of two versions of NiFi: start NiFi once and stop it, then it has one"
 )
@@ -45,15 +45,14 @@ def build_rewrite(
         moment.read_swaps()
         if moment.damages or moment.transaction != transaction:
             raise NiFiInUse("NiFi was started meanwhile: nothing was changed")
-        old = {step.file for step in plan.steps}
         for name, flowfiles in moment.swapped():
-            if any(each.file in old for each in flowfiles):
+            if any(each.file in plan.old for each in flowfiles):
                 path = os.path.join(home.flowfiles, SWAP, name)
                 like = Likeness.of(os.stat(path))
                 changes.write_new(os.path.join(folder, name), swap_file_pieces(path, plan.place), like)
                 built.append(f"{SWAP}/{name}")
         like = _like_checkpoint(home.flowfiles)
-        pieces = _checkpoint(moment.map, plan, old, _last(home.flowfiles, transaction))
+        pieces = _checkpoint(moment.map, plan, _last(home.flowfiles, transaction))
         changes.write_new(os.path.join(folder, CHECKPOINT), pieces, like)
         built.append(CHECKPOINT)
     changes.sync_folder(folder)
@@ -102,23 +101,14 @@ def _survivors(
                 found = os.fstat(descriptor)
                 if (found.st_ino, found.st_size, found.st_mtime_ns) != steps[claim.file]:
                     raise OSError(0, CHANGED, claim.file)
-            yield from _bytes(claim, descriptor)
+            for begin, end in claim.pieces:
+                yield from read_span(descriptor, begin, end, claim.file)
     finally:
         if descriptor >= 0:
             os.close(descriptor)
 
 
-def _bytes(claim: MovedClaim, descriptor: int) -> Iterator[bytes]:
-    for at, end in claim.pieces:
-        while at < end:
-            piece = os.pread(descriptor, min(PIECE, end - at), at)
-            if not piece:
-                raise OSError(0, CHANGED, claim.file)
-            yield piece
-            at += len(piece)  # noqa: PLW2901 - the rest of the span
-
-
-def _checkpoint(found: FlowFileMap, plan: RewritePlan, old: set[str], transaction: int) -> Iterator[bytes]:
+def _checkpoint(found: FlowFileMap, plan: RewritePlan, transaction: int) -> Iterator[bytes]:
     """As `HashMapSnapshot.writeSnapshot` writes it."""
     headers = {form.header for form in found.formats}
     if len(headers) != 1 or None in headers:
@@ -130,7 +120,7 @@ def _checkpoint(found: FlowFileMap, plan: RewritePlan, old: set[str], transactio
     yield checkpoint.NUMBERS.pack(version, transaction, len(found.flowfiles)) + schema
     records = Records(form)
     for flowfile in found.flowfiles.values():
-        yield records.moved(flowfile.record, plan.place) if flowfile.file in old else flowfile.record
+        yield records.moved(flowfile.record, plan.place) if flowfile.file in plan.old else flowfile.record
     yield struct.pack(">i", len(found.swaps))
     for name in sorted(found.swaps):
         yield utf(found.locations[name])
@@ -140,8 +130,7 @@ def _last(flowfiles: str, transaction: int) -> int:
     """A transaction behind all that journals have, or may begin with: then NiFi passes over these journals, and removes
     them as it starts.
     """
-    names = filter(JOURNAL_NAME.fullmatch, os.listdir(os.path.join(flowfiles, JOURNALS)))
-    return max([transaction, *map(first_of, names)]) + 1
+    return max([transaction, *map(first_of, journal_names(flowfiles))]) + 1
 
 
 def _like_checkpoint(flowfiles: str) -> Likeness:
@@ -150,6 +139,4 @@ def _like_checkpoint(flowfiles: str) -> Likeness:
         path = os.path.join(flowfiles, name)
         if os.path.lexists(path):
             return Likeness.of(os.stat(path))
-    journals = os.path.join(flowfiles, JOURNALS)
-    names = [name for name in os.listdir(journals) if JOURNAL_NAME.fullmatch(name)]
-    return Likeness.of(os.stat(os.path.join(journals, max(names, key=first_of))))
+    return Likeness.of(os.stat(os.path.join(flowfiles, JOURNALS, journal_names(flowfiles)[-1])))

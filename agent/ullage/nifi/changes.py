@@ -1,19 +1,14 @@
 """Every call that changes a NiFi's disk: one place, so that tests can stop a reclaim at each of them."""
 
-import errno
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
-from ullage.holes import punch_hole
+from ullage.holes import can_punch, punch_hole
 from ullage.wholesync import can_sync_whole, sync_whole
 
 PRIVATE: Final = 0o600
-
-TRIED_BYTES: Final = 64 << 10
-NO_HOLES: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS})
-"""What a filesystem says that has none."""
 
 
 class Likeness(NamedTuple):
@@ -92,19 +87,8 @@ class Changes:
         punch_hole(descriptor, begin, end - begin)
 
     def can_punch(self, folder: str) -> bool:
-        """Whether files there can have holes. Tried on a file without a name, which a kill leaves no trace of."""
-        try:
-            descriptor = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, PRIVATE)
-        except OSError:
-            return True  # no file without a name to try it on: the first punch finds out
-        try:
-            os.ftruncate(descriptor, 2 * TRIED_BYTES)
-            punch_hole(descriptor, 0, TRIED_BYTES)
-        except OSError as error:
-            return error.errno not in NO_HOLES
-        finally:
-            os.close(descriptor)
-        return True
+        """Whether files there can have holes."""
+        return can_punch(folder)
 
     def truncate(self, descriptor: int, length: int) -> None:
         os.ftruncate(descriptor, length)

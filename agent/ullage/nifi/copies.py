@@ -13,12 +13,12 @@ import msgspec
 
 from ullage.nifi.changes import Changes
 from ullage.nifi.intent import NAME, ReclaimIntent
+from ullage.nifi.pieces import PIECE_BYTES, read_span
 from ullage.nifi.reclaimplan import FileStep
 from ullage.nifi.spans import Span, total
 
 CONTENTS: Final = "contents"
 SUMS: Final = "sums"
-PIECE: Final = 1 << 20
 
 
 def folder_of(intent: ReclaimIntent) -> str:
@@ -106,7 +106,7 @@ class KeptCopies:
 
     def _pieces(self, at: int, count: int) -> Iterator[bytes]:
         while count:
-            piece = os.pread(self._file.fileno(), min(PIECE, count), at)
+            piece = os.pread(self._file.fileno(), min(PIECE_BYTES, count), at)
             if not piece:
                 return
             yield piece
@@ -124,16 +124,7 @@ def _spans(path: str, spans: list[Span], sums: list[int]) -> Iterator[bytes]:
     with open(path, "rb") as file:
         for begin, end in spans:
             found = 0
-            for piece in _read(file.fileno(), begin, end):
+            for piece in read_span(file.fileno(), begin, end, path):
                 found = zlib.crc32(piece, found)
                 yield piece
             sums.append(found)
-
-
-def _read(descriptor: int, at: int, end: int) -> Iterator[bytes]:
-    while at < end:
-        piece = os.pread(descriptor, min(PIECE, end - at), at)
-        if not piece:
-            raise OSError(0, "it became shorter while it was copied")
-        yield piece
-        at += len(piece)

@@ -8,13 +8,13 @@ import gzip
 import os
 import struct
 import zlib
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import closing
 from typing import IO, Any, Final, cast
 
 from ullage.nifi.fields import INLINE, OUT_OF_BYTES, Read, SchemaField, read_schema, reader, text
 from ullage.nifi.opened import open_regular
-from ullage.nifi.pieces import LONGEST_BYTES, PIECE_BYTES
+from ullage.nifi.pieces import LONGEST_BYTES, StreamPieces
 from ullage.nifi.spans import Span, merged
 from ullage.nifi.trouble import Damages, NiFiDamage, TornFile, Unparsable
 
@@ -78,7 +78,7 @@ class NamedContents:
                 os.fdopen(open_regular(path), "rb") as raw,
                 closing(_plain(raw, is_compressed=path.endswith(".gz"))) as opened,
             ):
-                for values in _places(_Pieces(opened)):
+                for values in _places(StreamPieces(opened)):
                     self._name(values)
         except TornFile:
             # NiFi died as it wrote the last event: NiFi can't read that one either.
@@ -109,44 +109,7 @@ def _plain(raw: IO[bytes], *, is_compressed: bool) -> IO[bytes]:
     return cast("IO[bytes]", gzip.GzipFile(fileobj=raw)) if is_compressed else raw
 
 
-class _Pieces:
-    """What is read of a stream, a piece at a time."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._data = b""
-        self._at = 0
-        self._base = 0
-
-    @property
-    def is_at_end(self) -> bool:
-        if self._at < len(self._data):
-            return False
-        self._base += self._at
-        self._data, self._at = self._stream.read(PIECE_BYTES), 0
-        return not self._data
-
-    def take(self, decode: Callable[[bytes, int], tuple[Any, int]]) -> Any:
-        while True:
-            try:
-                value, self._at = decode(self._data, self._at)
-            except OUT_OF_BYTES:
-                self._fill()
-            else:
-                return value
-
-    def _fill(self) -> None:
-        rest = self._data[self._at :]
-        if len(rest) >= LONGEST_BYTES:
-            raise Unparsable(f"an event longer than {LONGEST_BYTES >> 20} MiB")
-        piece = self._stream.read(max(PIECE_BYTES, len(rest)))
-        if not piece:
-            raise TornFile(self._base + self._at)
-        self._base += self._at
-        self._data, self._at = rest + piece, 0
-
-
-def _places(pieces: _Pieces) -> Iterator[dict[str, Any]]:
+def _places(pieces: StreamPieces) -> Iterator[dict[str, Any]]:
     """Of each event the place of its content, and of the one before; empty where it has none."""
     if pieces.is_at_end:  # begun, and nothing written yet
         return

@@ -254,7 +254,7 @@ class NiFiMoment:
         """Whether nothing has been removed or passed over: then what is missing or damaged really is."""
         known = {journal.name for journal in self._journals}
         newest = max((journal.first for journal in self._journals), default=-1)
-        listed = {name for name in self._journal_names() if self._transaction <= first_of(name) <= newest}
+        listed = {name for name in journal_names(self._directory) if self._transaction <= first_of(name) <= newest}
         return listed <= known and self._is_current(found)
 
     def _checkpointed(self, found: CheckpointFile | None) -> int:
@@ -266,15 +266,11 @@ class NiFiMoment:
 
     def _open_journals(self, checkpointed: int) -> None:
         """All whose first transaction is not in the checkpoint, in order, with the ends that they have now."""
-        for name in self._journal_names():
+        for name in journal_names(self._directory):
             if first_of(name) >= checkpointed:
                 self._journals.append(self._journal(name))
         for journal in self._journals:
             journal.reach()
-
-    def _journal_names(self) -> list[str]:
-        names = filter(JOURNAL_NAME.fullmatch, os.listdir(os.path.join(self._directory, JOURNALS)))
-        return sorted(names, key=first_of)
 
     def _journal(self, name: str) -> Journal:
         directory = os.path.join(self._directory, JOURNALS)
@@ -313,7 +309,7 @@ class NiFiMoment:
         newest = self._journals[-1].first if self._journals else self._transaction
         before = self._log_damages()
         try:
-            for name in self._journal_names():
+            for name in journal_names(self._directory):
                 if first_of(name) > newest:
                     self._journals.append(self._journal(name))
         except FileNotFoundError as error:
@@ -329,6 +325,11 @@ class NiFiMoment:
 
     def _swap_damaged(self, name: str, what: str) -> None:
         self._swap_damages[name] = NiFiDamage(f"{SWAP}/{name}", what, loses_flowfiles=True)
+
+
+def journal_names(directory: str) -> list[str]:
+    """The journals of a FlowFile repository, oldest first."""
+    return sorted(filter(JOURNAL_NAME.fullmatch, os.listdir(os.path.join(directory, JOURNALS))), key=first_of)
 
 
 def first_of(journal: str) -> int:

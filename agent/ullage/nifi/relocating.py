@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from ullage.nifi.fields import INLINE, SchemaField, read_schema, reader, text
+from ullage.nifi.fields import SchemaField, reader, text
 from ullage.nifi.flowfiles import TEXTS, RecordFormat
 from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import PieceReader
-from ullage.nifi.swapfile import FLOWFILES, MAGIC, SUMMARY, WRITER
-from ullage.nifi.trouble import NotSurveyable, Unparsable
+from ullage.nifi.swapfile import read_form
+from ullage.nifi.trouble import NotSurveyable
 
 CLAIM: Final = "Content Claim"
 COUNTS: Final = "Resource Claims"
@@ -155,19 +155,12 @@ def _written(field: SchemaField, values: Mapping[str, Any]) -> bytes:
 def _swap_header(data: bytes, at: int) -> tuple[tuple[bytes, SchemaField, bytes, tuple[SchemaField, ...], int], int]:
     """What stands before the counts, their field, what stands behind them, the FlowFiles' fields and their number."""
     begin = at
-    if data[at : at + len(MAGIC)] != MAGIC:
-        raise Unparsable("another beginning than a swap file") if len(data) >= at + len(MAGIC) else IndexError
-    writer, at = text(data, at + len(MAGIC))
-    if writer != WRITER:
-        raise Unparsable(f"the name {writer[:80]!r} where a swap file names its format")
-    fields, at = read_schema(data, at)
-    if [field.name for field in fields] != [SUMMARY, FLOWFILES] or data[at] != INLINE:
-        raise Unparsable("a schema that is not of a swap file")
+    fields, at = read_form(data, at)
     summary = fields[0].fields
     number = next((number for number, field in enumerate(summary) if field.name == COUNTS), -1)
     if fields[0].repetition != "EXACTLY_ONE" or number < 1 or not _is_counts(summary[number]):
         raise NotSurveyable(UNWRITABLE)
-    counts_at = reader(summary[:number], frozenset())(data, at + 1, {})
+    counts_at = reader(summary[:number], frozenset())(data, at, {})
     behind = reader((summary[number],), frozenset())(data, counts_at, {})
     end = reader(summary[number + 1 :], frozenset())(data, behind, {}) if summary[number + 1 :] else behind
     count = COUNT.unpack_from(data, end)[0]

@@ -70,7 +70,7 @@ class RewriteFigures(msgspec.Struct, frozen=True):
 
 
 class RewritePlan:
-    """Files whose survivors move, and where to. `left`: those for which the room does not suffice now."""
+    """Files whose survivors move, `old`, and where to. `left`: those for which the room does not suffice now."""
 
     def __init__(self) -> None:
         self.steps: list[FileStep] = []
@@ -78,8 +78,8 @@ class RewritePlan:
         self.moves: dict[str, list[MovedClaim]] = {}
         self.left = 0
         self.gained = 0
+        self.old: set[str] = set()
         self._places: dict[tuple[str, int], tuple[str, int, list[Span]]] = {}
-        self._old: set[str] = set()
 
     @property
     def copied(self) -> int:
@@ -87,7 +87,7 @@ class RewritePlan:
 
     def place(self, file: str, claim_start: int, start: int, size: int) -> ClaimPlace | None:
         """Where the content goes that a FlowFile has there; see `relocating.Moved`."""
-        if file not in self._old:
+        if file not in self.old:
             return None
         new, claim_at, pieces = self._places[file, claim_start]
         offset = 0
@@ -102,7 +102,7 @@ class RewritePlan:
 
     def add_old(self, step: FileStep) -> None:
         self.steps.append(step)
-        self._old.add(step.file)
+        self.old.add(step.file)
 
     def add_new(self, file: str, claims: list[MovedClaim]) -> None:
         at = 0
@@ -154,12 +154,12 @@ def plan_rewrite(
     block = max(seen.blocks.values(), default=1)
     free = dict(rooms.free) if rooms is not None else {}
     for run in _runs(files):
-        if not _base(run) or not _is_worth(run.files, block, appendable):
+        if not _base(run) or not _gain(run.files, block, appendable):
             continue
         chosen = run if rooms is None else _that_fit(run, block, free, rooms.disks)
         plan.left += len(run.files) - len(chosen.files)
-        base = _base(chosen)
-        if not base or not _is_worth(chosen.files, block, appendable):
+        base, gain = _base(chosen), _gain(chosen.files, block, appendable)
+        if not base or not gain:
             continue
         for each in chosen.files:
             plan.add_old(_step(each.file))
@@ -167,7 +167,7 @@ def plan_rewrite(
         for claims in _filled([claim for each in chosen.files for claim in each.claims], block, appendable):
             container = claims[0].file.partition("/")[0]
             plan.add_new(f"{container}/{len(plan.new) % SECTIONS}/{next(names)}", claims)
-        plan.gained += sum(each.left for each in chosen.files) - _taken(chosen.files, block, appendable)
+        plan.gained += gain
     return plan
 
 
@@ -251,14 +251,12 @@ def _name(each: _Held) -> str:
     return each.file.file.rpartition("/")[2]
 
 
-def _is_worth(files: list[_Held], block: int, appendable: int) -> bool:
-    gained = sum(each.left for each in files) - _taken(files, block, appendable)
-    return gained > 0 and gained * WORTH >= sum(each.size for each in files)
-
-
-def _taken(files: list[_Held], block: int, appendable: int) -> int:
+def _gain(files: list[_Held], block: int, appendable: int) -> int:
+    """What comes back of them; 0: it is not worth it."""
     claims = [claim for each in files for claim in each.claims]
-    return sum(_rounded(sum(claim.size for claim in each), block) for each in _filled(claims, block, appendable))
+    taken = sum(_rounded(sum(claim.size for claim in each), block) for each in _filled(claims, block, appendable))
+    gain = sum(each.left for each in files) - taken
+    return gain if gain > 0 and gain * WORTH >= sum(each.size for each in files) else 0
 
 
 def _that_fit(run: _Run, block: int, free: dict[int, int], disks: Mapping[str, int]) -> _Run:

@@ -43,9 +43,8 @@ def rooms_of(home: NiFiHome, changes: Changes) -> tuple[Rooms, str]:
 
 def is_taken(home: NiFiHome) -> Callable[[str], bool]:
     """Whether any section of any container has a file of this name, or has one in its archive."""
-    roots = list(home.containers.values())
     found: set[str] = set()
-    for root in roots:
+    for root in home.containers.values():
         for _, _, names in os.walk(root):
             found.update(name for name in names if len(name) > ORDINARY)
     return found.__contains__

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ullage.nifi.fields import INLINE, read_schema, reader, text
+from ullage.nifi.fields import INLINE, SchemaField, read_schema, reader, text
 from ullage.nifi.flowfiles import Attributes, NiFiFlowFile, RecordFormat
 from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import PieceReader
@@ -35,8 +35,8 @@ def read_swap_file(path: str, *, attributes: Attributes) -> Iterator[NiFiFlowFil
         os.close(descriptor)
 
 
-def _header(data: bytes, at: int, *, attributes: Attributes) -> tuple[tuple[RecordFormat, int], int]:
-    """What reads its FlowFiles, and how many there are: schema and summary come first."""
+def read_form(data: bytes, at: int) -> tuple[tuple[SchemaField, ...], int]:
+    """The fields of the summary and of the FlowFiles, and where the summary's values begin."""
     if len(data) < at + len(MAGIC):
         raise IndexError
     if data[at : at + len(MAGIC)] != MAGIC:
@@ -49,8 +49,14 @@ def _header(data: bytes, at: int, *, attributes: Attributes) -> tuple[tuple[Reco
         raise Unparsable("a schema that is not of a swap file")
     if data[at] != INLINE:
         raise Unparsable("a summary in another file")
+    return fields, at + 1
+
+
+def _header(data: bytes, at: int, *, attributes: Attributes) -> tuple[tuple[RecordFormat, int], int]:
+    """What reads its FlowFiles, and how many there are."""
+    fields, at = read_form(data, at)
     values: dict[str, Any] = {}
-    at = reader((fields[0],), frozenset({"Queue Identifier"}))(data, at + 1, values)
+    at = reader((fields[0],), frozenset({"Queue Identifier"}))(data, at, values)
     (count,) = struct.unpack_from(">i", data, at)
     queue = values.get("Queue Identifier")
     if count < 0 or not isinstance(queue, str):

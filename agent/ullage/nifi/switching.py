@@ -7,6 +7,7 @@ has its content.
 import os
 
 from ullage.nifi.changes import Changes, Likeness
+from ullage.nifi.contents import BLOCK_BYTES
 from ullage.nifi.copies import KeptCopies
 from ullage.nifi.intent import ReclaimIntent
 
@@ -64,13 +65,13 @@ class Switch:
         for new in self._intent.new:
             path = self._intent.path(new.file)
             if os.path.lexists(path):
-                freed += os.stat(path).st_blocks * 512
+                freed += os.stat(path).st_blocks * BLOCK_BYTES
                 self._changes.unlink(path)
         return freed
 
     def taken(self) -> int:
         """Bytes that these take."""
-        return sum(os.stat(self._intent.path(new.file)).st_blocks * 512 for new in self._intent.new)
+        return sum(os.stat(self._intent.path(new.file)).st_blocks * BLOCK_BYTES for new in self._intent.new)
 
     def _sync(self) -> None:
         folders = {os.path.dirname(os.path.join(self._flowfiles, name)) for name, _, _ in self._intent.built}

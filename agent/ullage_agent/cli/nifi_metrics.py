@@ -170,9 +170,9 @@ def values_of(survey: NiFiSurvey, queues: int) -> Iterator[NiFiMeasure]:
 
 
 def _queues(survey: NiFiSurvey, most: int) -> Iterator[NiFiMeasure]:
-    """Those that hold most; the names of two may be the same, and then they are one."""
+    """Those that hold most, which come first; the names of two may be the same, and then they are one."""
     totals: dict[str, list[float]] = {}
-    for number, queue in enumerate(sorted(survey.queues, key=lambda each: (-each.alone, -each.dead, each.identifier))):
+    for number, queue in enumerate(survey.queues):
         name = queue.name if number < most else OTHERS
         held = totals.setdefault(name, [0.0, 0.0, 0.0, 0.0, float("inf")])
         held[0] += queue.flowfiles

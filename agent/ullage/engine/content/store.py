@@ -40,10 +40,11 @@ from ullage.engine.content.protocol import IntentOutcome, Orphan
 from ullage.engine.content.reserve import CONTENT_RESERVE_BYTES, Reserve
 from ullage.engine.files import COPY_BYTES, File, length_of
 from ullage.engine.model import Action, Lifetime, ResourceClaim
-from ullage.engine.oserrors import NO_DIRECTORY, NO_SUCH_PLACE, SyncNotTried, cannot_punch, is_disk_full
+from ullage.engine.oserrors import NO_DIRECTORY, NO_SUCH_PLACE, SyncNotTried, is_disk_full
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.errors import ContentWriteFailed, DiskFull, ForeignContainer
+from ullage.holes import cannot_punch
 
 
 class FileContentStore(StripedStore[ContainerDirectory]):
