@@ -238,6 +238,10 @@ def kinds() -> dict[str, dict[str, Any]]:
                 column("Degraded", CONDITION.format("Degraded"), priority=1),
                 column("Oldest Dead", ".status.oldestDead", "date", "When the oldest dead byte died", priority=1),
                 column("Goal Missed", CONDITION.format("GoalMissed"), priority=1),
+                column("Replicated", CONDITION.format("Replicated"), priority=1),
+                column(
+                    "Sole Copy", ".status.soleCopyBytes", "integer", "Bytes that would go with their node", priority=1
+                ),
                 column("Planned", ".status.planning.lastRun", "date", "When Spark last planned", priority=1),
                 column("Planning", ".status.planning.result", description="Result of the last planning", priority=1),
                 AGE,
@@ -252,6 +256,7 @@ def kinds() -> dict[str, dict[str, Any]]:
                 column("Node", ".spec.nodeName"),
                 column("Ready", CONDITION.format("Ready")),
                 column("Free %", ".status.space.freePercentage", "number"),
+                column("Replicated", CONDITION.format("Replicated"), priority=1),
                 column("Ticket", ".spec.ticket.id"),
                 column("State", ".status.ticket.state"),
                 column("Heartbeat", ".status.heartbeat", "date"),

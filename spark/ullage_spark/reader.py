@@ -6,9 +6,7 @@ is read by one task, so that at least its own rows agree. At a snapshot of sever
 shares when their tasks run (`slots.py`).
 """
 
-from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -36,8 +34,8 @@ from ullage_spark.tables import (
     ON_THE_WIRE,
     PARTED,
     arrow_schema,
-    as_timestamps,
     columns_of,
+    in_spark,
     schema_asked,
 )
 from ullage_spark.workers import begin_planning, begin_task
@@ -182,27 +180,18 @@ def table_rows(
         return
     target = arrow_schema(schema)
     for batch in _received(settings, node, target.names, msgspec.structs.replace(wanted, where=written(rest))):
-        yield from bounded(shaped(batch, target), settings.batch_bytes)
+        yield from bounded(in_spark(batch, wanted.name, node.name, target), settings.batch_bytes)
 
 
 def _received(
     settings: TableOptions, node: FleetNode, names: Collection[str], wanted: TableTicket
 ) -> Iterator[pa.RecordBatch]:
-    """What a node sends of these columns, under Spark's names and with the node."""
+    """What a node sends of these columns, as it sends them."""
     known = columns_of(wanted.name)
     columns = [name for name in known if name in names and name != NODE] or known[1:2]
     fields = ON_THE_WIRE[wanted.name]
     ticket = msgspec.structs.replace(wanted, columns=[fields[name].name for name in columns], runs=True)
-    for batch in asked_again(settings, lambda: table_of(settings, node, ticket), busy_seconds=BUSY_SECONDS):
-        yield as_timestamps(batch, wanted.name).append_column(NODE, repeated(node.name, batch.num_rows))
-
-
-@lru_cache(maxsize=2)
-def repeated(text: str, count: int) -> pa.Array:
-    """A column of one text. pyarrow imports pandas to look at a Python value, a quarter of a second in each worker."""
-    encoded = text.encode()
-    offsets = array("i", [at * len(encoded) for at in range(count + 1)])
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(encoded * count))
+    return asked_again(settings, lambda: table_of(settings, node, ticket), busy_seconds=BUSY_SECONDS)
 
 
 def shaped(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:

@@ -4,7 +4,9 @@ A table that `CREATE TABLE ... USING ullage` makes keeps its options with its fi
 the schema with the options, keeps it in its catalog, and hands readers and writers the schema without the options.
 """
 
+from array import array
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -100,29 +102,57 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
 }
 
 
+ALIKE_ROWS: Final = 30_000
+"""Rows of one value that are kept for the next batch: as many as a node sends at a time of its largest table."""
+
 ON_THE_WIRE: Final = {table: {name_for_sql(field): field for field in schema} for table, schema in SCHEMAS.items()}
 """Fields of what nodes send, by what Spark calls them."""
 
+TIMES: Final = {table: {name for name, field in sent.items() if is_time(field)} for table, sent in ON_THE_WIRE.items()}
+"""Which of them are moments, by the same names."""
 
-def as_timestamps(batch: pa.RecordBatch, table: str) -> pa.RecordBatch:
-    """A node's rows under Spark's names, without runs: milliseconds become timestamps, and 0, which says that there is
-    no such time, null.
+
+def in_spark(batch: pa.RecordBatch, table: str, node: str, target: pa.Schema) -> pa.RecordBatch:
+    """A node's rows as Spark expects these columns: under its names, without runs, with the node; milliseconds are
+    timestamps, and 0, which says that there is no such time, is null.
     """
-    names = {field.name: name for name, field in ON_THE_WIRE[table].items()}
-    columns = [
-        _plain(column, is_millis=is_time(ON_THE_WIRE[table][names[name]]))
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=[names[name] for name in batch.schema.names])
+    columns = []
+    for field in target:
+        if field.name == NODE:
+            column = repeated(node, batch.num_rows)
+        else:
+            column = _plain(batch.column(ON_THE_WIRE[table][field.name].name), is_millis=field.name in TIMES[table])
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+@lru_cache(maxsize=2)
+def repeated(text: str, count: int) -> pa.Array:
+    """A column of one text. pyarrow imports pandas to look at a Python value, a quarter of a second in each worker."""
+    encoded = text.encode()
+    offsets = array("i", [at * len(encoded) for at in range(count + 1)])
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(encoded * count))
 
 
 def _plain(column: pa.Array, *, is_millis: bool) -> pa.Array:
     if not pa.types.is_run_end_encoded(column.type):
         return times(column) if is_millis else column
-    if is_millis:  # once a run; runs may go on beyond the column
+    # Runs may begin before the column, and go on beyond it.
+    if len(column) <= ALIKE_ROWS and column.find_physical_length() == 1:
+        return _alike(column.values[column.find_physical_offset()], is_millis)[: len(column)]
+    if is_millis:  # once a run
         runs = pa.RunEndEncodedArray.from_arrays(column.run_ends, times(column.values))
         column = runs.slice(column.offset, len(column))
     return pc.run_end_decode(column)
+
+
+@lru_cache(maxsize=16)
+def _alike(value: pa.Scalar, is_millis: bool) -> pa.Array:
+    """Rows of one value. Batch after batch of a queue has the same in most of its columns of runs: to make them anew
+    was a third of a task's work, and whoever copies them finds them in the processor's cache.
+    """
+    rows = pa.repeat(value, ALIKE_ROWS)
+    return times(rows) if is_millis else rows
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -1,5 +1,6 @@
 """Every cell of a node's conditions, said by an agent over a real repository, and taken by a real API server."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from tests.cluster.fleet import Fleet
 from tests.cluster.operator_process import Operator, token_of_pod
 from tests.failing_files import FailingFiles
 from tests.operator.support import ticket
+from tests.places import LOOPBACK, Place
 from tests.service.running import document_at
 from tests.support import TWO, ManualClock, careless_log as careless_log
 from ullage.contract import (
@@ -19,11 +21,15 @@ from ullage.contract import (
     MaintenanceOperation,
     NodeStatus,
     PunchSettings,
+    ReplicationMode,
     cell_of,
     time_of,
 )
+from ullage.embedded.shares import share_at
 from ullage.engine.files import DiskUsage
 from ullage.engine.model import FlowFileRecord
+from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.wal.serde import SerDe
 from ullage.errors import UllageError
 from ullage_agent.node.node import LOOK_SECONDS, NodeAgent
 from ullage_agent.node.objects import NodeObjectClient, ObservedNode
@@ -99,12 +105,13 @@ class Agent:
 
 
 def test_every_word_of_an_agent_is_taken(
-    fleet: Fleet, operator: Operator, place: str, tmp_path: Path, careless_log: None
+    fleet: Fleet, operator: Operator, place: str, bucket: Place, tmp_path: Path, careless_log: None
 ) -> None:
     """From well to stopped by a failing disk; at the end no cell of the table is left."""
     operator.runs(place)
     node = Agent(fleet, operator, place, tmp_path)
     try:
+        _ships(node, bucket)
         _tell(node)
     finally:
         node.host.stop()
@@ -180,6 +187,40 @@ def _aims(node: Agent) -> None:
             repository.engine.reclamation.plan_truncation()  # which seals what was closed
         repository.reclamation.plan(respects_guards=True)
         node.says("GoalMissed", reason)
+    node.more = {}
+    node.again()
+
+
+def _ships(node: Agent, bucket: Place) -> None:
+    """To a server that takes connections and says nothing, to one that is not there, to a real one, and until somebody
+    else takes the share over.
+    """
+    node.says("Replicated", "NotAsked")
+    assert bucket.bucket is not None
+    reached = {"mode": ReplicationMode.ASYNC, "url": bucket.bucket.url}
+    with socket.create_server((LOOPBACK, 0)) as silent:
+        endpoint = f"http://{LOOPBACK}:{silent.getsockname()[1]}"
+        node.more = {"replication": reached | {"endpoint": endpoint}}
+        node.again()
+        node.says("Replicated", "Starting")
+    node.says("Replicated", "Failing")
+    node.more = {"replication": reached | {"endpoint": bucket.bucket.endpoint, "interval": Duration(60_000)}}
+    node.again()
+    node.says("Replicated", "Shipping")
+    node.host.repository.queues.put("q", b"waits")
+    node.says("Replicated", "Behind")
+
+    share = share_at(bucket.bucket)
+    assert share is not None
+    writer = LogWriter.begin(share.place, share.share, "elsewhere", SerDe())
+    assert writer.writer.epoch > 1
+    node.more["replication"]["interval"] = Duration(10)
+    node.again()
+    node.says("Replicated", "Shipping")
+    LogWriter.begin(share.place, share.share, "elsewhere", SerDe())
+    node.host.repository.queues.put("q", b"is not shipped")
+    node.says("Replicated", "Fenced")
+    node.host.repository.queues.drop("q")
     node.more = {}
     node.again()
 

@@ -54,6 +54,7 @@ def test_every_cell_of_the_table_is_reached(looks: Looks, far: list[str]) -> Non
     for story in (
         _well,
         _troubled,
+        _shipped,
         _out_of_reach,
         _provisioned,
         _not_accepted,
@@ -130,6 +131,26 @@ def _troubled(looks: Looks) -> None:
     looks.fleet.apply(executor(looks.place, "worker-1"))
     looks.until("well", "MaintenanceDeferred PodsRun", words=f"{looks.place}/etl")
     looks.fleet.kubectl("delete", "pod", "exec-1", *looks.here, "--wait=false", "--grace-period=0", "--force")
+
+
+def _shipped(looks: Looks) -> None:
+    """Agents begin a share, ship, are refused by the bucket, and are not heard of any more."""
+    looks.fleet.apply(repository(looks.place, {"replication": {"mode": "Async", "url": "s3://flows/r"}}, "shipped"))
+    looks.agents("shipped")
+    looks.speak("shipped", "worker-0", "worker-1", troubles={"Replicated": "Shipping"}, soleCopyBytes=5)
+    looks.until("shipped", "Replicated Starting", words="worker-2")
+    looks.speak("shipped", "worker-2", troubles={"Replicated": "Shipping"}, soleCopyBytes=7)
+    found = looks.until("shipped", "Replicated AllNodes")
+    looks.operator.until("the sum is told", lambda: looks.all()["shipped"]["status"]["soleCopyBytes"] == 17)
+    assert (kstatus(found), argo(found)) == ("Current", "Healthy")
+
+    since = {"lastTransitionTime": OLD}
+    refused = {"type": "Replicated", "status": "False", "reason": "Failing", "message": "AccessDenied", **since}
+    serves = {"type": "Ready", "status": "True", "reason": "Serves", **since}
+    looks.speak("shipped", "worker-1", conditions=[serves, refused])
+    looks.until("shipped", "Replicated OnNodes", words="worker-1 (AccessDenied)")
+    looks.speak("shipped", "worker-1", troubles={"Replicated": "Shipping"}, heartbeat=OLD)
+    looks.until("shipped", "Replicated Silent", words="worker-1")
 
 
 def _out_of_reach(looks: Looks) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cryptography import x509
 
 from tests.cluster.errors import ClusterError
@@ -165,6 +166,7 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
             "socketPath": "/etc/cron.d/ullage",
             "backupBuckets": [{"url": "s3://theirs/b", "credentialsSecret": "theirs"}],
         },
+        "replication": {"mode": "Async", "url": "s3://theirs/r", "credentialsSecret": "other"},
         "tls": {"mode": "Secret", "directory": "/opt/ullage/lib/python3.11/site-packages"},
         "auth": {"mode": "TokenFile", "tokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token"},
     }
@@ -178,9 +180,15 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
     allowed = {f"{ROOTS[0]}/{place}/flows", f"/run/ullage/{place}/flows"}
     assert {each["hostPath"]["path"] for each in pod["volumes"] if "hostPath" in each} == allowed
     secrets = [each["secret"] for each in pod["volumes"] if "secret" in each]
-    assert [each["secretName"] for each in secrets] == ["flows-ullage-tls", "flows-ullage-bucket-theirs"]
-    assert secrets[1]["items"] == [{"key": key, "path": key} for key in ("credentials", "ca.crt")]
-    assert secrets[1]["optional"]
+    names = ["flows-ullage-tls", "flows-ullage-bucket-other", "flows-ullage-bucket-theirs"]
+    assert [each["secretName"] for each in secrets] == names
+    for secret in secrets[1:]:
+        assert secret["items"] == [{"key": key, "path": key} for key in ("credentials", "ca.crt")]
+        assert secret["optional"]
+    config = fleet.get("configmap", "flows-ullage", "--namespace", place)["data"]["contentrepository.yaml"]
+    read = yaml.safe_load(config)["spec"]["replication"]
+    assert read["credentialsFile"] == "/etc/ullage/buckets/other/credentials"
+    assert "credentialsSecret" not in read
     (starts,), (agent,) = pod["initContainers"], pod["containers"]
     assert (starts["image"], agent["image"]) == (OperatorSettings().agent_image, "agent:1")
     assert starts["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
@@ -196,6 +204,7 @@ def test_all_that_a_tenant_can_say_makes_no_pod_more_than_an_agent(
         "/etc/ullage/tls",
         "/etc/ullage/repository",
         "/etc/ullage/buckets/theirs",
+        "/etc/ullage/buckets/other",
     }
 
 

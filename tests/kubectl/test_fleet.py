@@ -54,6 +54,13 @@ def test_what_is_not_as_one_would_hope_is_told(type: str, status: str) -> None:
     assert told == ([] if is_well else [f"{type} is {status}: in its words"])
 
 
+def test_what_nobody_asks_for_is_no_trouble() -> None:
+    """A repository without a bucket is not unwell for it."""
+    asked = [condition("Replicated", "Unknown"), condition("Replicated", "Unknown") | {"reason": "NotAsked"}]
+    told = fleet_document(repository(*asked), [], [], NOW)["trouble"]
+    assert told == ["Replicated is Unknown: Why"]
+
+
 def test_what_goes_on_is_no_trouble() -> None:
     """A fleet that is paused, or waits for pods, says so on a line of its own."""
     told = fleet_document(repository(condition("Paused", "True", "by hand")), [], [], NOW)

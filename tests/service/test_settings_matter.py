@@ -72,7 +72,7 @@ def _readable_queues(spec: ContentRepositorySpec) -> object:
 
 def _shipping(spec: ContentRepositorySpec) -> object:
     settings = spec.replication
-    return bucket_of(settings, "share"), limits_of(settings), settings.interval.seconds
+    return bucket_of(settings, "share"), limits_of(settings), settings.interval.seconds, int(settings.max_lag)
 
 
 def _audit(field: str) -> Callable[[ContentRepositorySpec], object]:
@@ -129,6 +129,7 @@ CASES = {
             ("caFile", "ca_file", "/ca.pem"),
             ("credentialsFile", "credentials_file", "/credentials"),
             ("interval", "interval", Duration(5_000)),
+            ("maxLag", "max_lag", Duration(61_000)),
             ("maxHeld", "max_held", Quantity(1)),
             ("retention", "retention", Duration(1)),
         )

@@ -2,16 +2,23 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import ullage
+from tests.certificates import Authority
 from tests.cli.test_commands import ullage as run
-from tests.places import Place
+from tests.places import ACCESS_KEY, LOOPBACK, Place, gateway_running
 from tests.service.running import Running, document_at, process, until
+from tests.support import careless_log as careless_log
 from ullage.contract import ReplicationMode, ReplicationSettings
+from ullage.embedded.shares import share_at
+from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.wal.serde import SerDe
 from ullage.wire.service import ReplicationStatus
 from ullage_agent.cli.serve import with_replication
 
@@ -99,3 +106,65 @@ def test_the_bucket_can_be_an_option(tmp_path: Path) -> None:
     made = with_replication(document, "s3://flows/replicas").spec.replication
     assert made == ReplicationSettings(mode=ReplicationMode.ASYNC, url="s3://flows/replicas", region="eu-north-1")
     assert with_replication(document, None) is document
+
+
+def test_a_secret_may_come_late_and_be_rotated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, careless_log: None
+) -> None:
+    """As the kubelet mounts it: the credentials, and beside them the authorities of the bucket's server. The repository
+    serves whatever is there, nobody restarts it, and no secret is told.
+    """
+    monkeypatch.setattr("ullage.embedded.replication.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("ullage.embedded.replication.PAUSES", (0.05,))
+    authority, mounted = Authority(tmp_path / "ca"), tmp_path / "bucket"
+    made = authority.server("s3", [LOOPBACK], [])
+    options = ("--cert", str(made.certificate), "--key", str(made.key))
+    mounted.mkdir()
+    with gateway_running(tmp_path / "gateway", options, "https") as own:
+        own.make("flows")
+        settings: dict[str, Any] = {"url": "s3://flows/replicas", "endpoint": own.url, "mode": ReplicationMode.ASYNC}
+        settings["credentials_file"] = str(mounted / "credentials")
+        document = document_at(tmp_path / "r", replication=settings)
+        with Running(document) as running, ullage.connect(running.url) as repository:
+            repository.handles.put(b"kept")
+
+            def says(words: str) -> None:
+                until(lambda: words in replication(repository).problem, f"it is told: {words}")
+
+            def write(secret: str) -> None:
+                text = f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret}\n"
+                (mounted / "credentials").write_text(text)
+
+            says(str(mounted / "credentials"))
+            write("what-it-was-before")
+            says("certificate")
+            shutil.copy(authority.certificate, mounted / "ca.crt")
+            says("SignatureDoesNotMatch")
+            assert "before" not in replication(repository).problem
+            write(own.secret)
+            until(lambda: has_shipped(repository), "all is shipped")
+            write("what-it-is-now")
+            repository.handles.put(b"more")
+            says("SignatureDoesNotMatch")
+            write(own.secret)
+            until(lambda: has_shipped(repository), "all is shipped again")
+
+
+def test_a_node_whose_share_has_another_writer_says_so(bucket: Place, tmp_path: Path) -> None:
+    """In its status and its metrics, and it serves on."""
+    with Running(document_at(tmp_path / "r", **replicating(bucket))) as running:
+        with ullage.connect(running.url) as repository:
+            repository.handles.put(b"kept")
+            until(lambda: has_shipped(repository), "all is shipped")
+            assert bucket.bucket is not None
+            taken = share_at(msgspec.structs.replace(bucket.bucket, url=replication(repository).url))
+            assert taken is not None
+            LogWriter.begin(taken.place, taken.share, "elsewhere", SerDe())
+            id = repository.handles.put(b"more")
+            until(lambda: replication(repository).state == "fenced", "it is fenced")
+            assert repository.handles.get(id) == b"more"
+        metrics = running.server.metrics.text().decode()
+
+    assert "ullage_replication_fenced 1.0" in metrics
+    assert "ullage_replication_failing 1.0" in metrics
+    assert "ullage_replication_max_lag_seconds 60.0" in metrics

@@ -150,11 +150,13 @@ def test_a_bucket_that_is_gone_stops_nothing_and_gets_a_new_base_after_too_long(
             shipper.step()
         shipper.absorb()
         assert (shipper.figures.waiting_bytes > 0) == (number < 2)
+        assert shipper.figures.awaits_base == (number >= 2)
     assert repository.ledger.shipping_since == 0
     place.fault = lambda _kind, _key: None
     shipper.step()
 
     assert (shipper.figures.bases, shipper.figures.through) == (2, repository.log.durable)
+    assert not shipper.figures.awaits_base
     expected = shown(repository)
     with Engine.open(restored(place, repository.identity.repository, tmp_path / "r")) as again:
         assert shown(again) == expected
@@ -181,6 +183,7 @@ def test_a_bucket_that_is_gone_at_the_start_holds_no_more_than_it_may(
 
     place.fault = lambda _kind, _key: None
     shipper.begin()
+    assert shipper.figures.awaits_base
     shipper.step()
     assert (shipper.figures.bases, shipper.figures.through) == (1, repository.log.durable)
     assert len(contents(place, repository.identity.repository, tmp_path / "r")) == 6
@@ -202,7 +205,10 @@ def test_after_a_restart_it_goes_on_behind_what_is_there(
         workshop.kill()
         workshop.open()
     put_each(workshop.repository, "q", [b"later"])
-    again = begun(workshop.repository, place)
+    again = Shipper(parts_of(workshop.repository), place, "node-1")
+    again.begin()
+    assert not again.figures.awaits_base
+    again.step()
 
     assert (again.figures.bases, again.figures.packs, again.figures.log_objects) == (0, 0, 1)
     assert (again.figures.epoch, again.figures.through) == (2, workshop.repository.log.durable)

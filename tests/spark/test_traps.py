@@ -11,14 +11,14 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet
 from ullage_spark import pushes_filters, snapshot
 from ullage_spark.pushdown import ENABLED
 from ullage_spark.reader import TableReader, bounded
-from ullage_spark.tables import COLUMNS, as_timestamps
+from ullage_spark.tables import COLUMNS, arrow_schema, in_spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,11 +111,12 @@ def test_batches_are_bounded_by_bytes_not_by_rows() -> None:
 def test_a_time_beyond_all_calendars_is_the_last_one() -> None:
     """Nothing of a node's may make a read fail: the end of the year 9999 is the latest that Python can say."""
     millis = pa.array([0, None, 1, 1 << 62, -1], pa.int64())
-    batch = as_timestamps(pa.record_batch([millis], names=["expires_millis"]), "flowfiles")
+    found = as_in_spark(pa.record_batch([millis], names=["expires_millis"]), "expires_time")
 
-    assert batch.schema.names == ["expires_time"]
-    found = batch.column(0).cast(pa.int64()).to_pylist()
-    assert found == [None, None, 1_000, 253_402_300_799_999_000, -1_000]
+    assert found.column("expires_time").cast(pa.int64()).to_pylist() == [
+        *(None, None, 1_000),
+        *(253_402_300_799_999_000, -1_000),
+    ]
 
 
 def test_runs_are_rows_again() -> None:
@@ -123,10 +124,30 @@ def test_runs_are_rows_again() -> None:
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3, 9], pa.int32()), pa.array([0, 1, 2], pa.int64()))
     batch = pa.record_batch([runs.slice(1, 4)] * 2, names=["expires_millis", "start"])
 
-    found = as_timestamps(batch, "flowfiles")
+    found = as_in_spark(batch, "expires_time", "start")
 
     assert found.column("expires_time").cast(pa.int64()).to_pylist() == [None, 1_000, 2_000, 2_000]
     assert found.column("start").to_pylist() == [0, 1, 2, 2]
+
+
+def test_rows_that_are_all_alike_are_as_many_as_the_batch_has() -> None:
+    """Of each value, also a null: they are kept for the next batch, which may be longer or shorter."""
+    for value, count in ((7, 3), (None, 2), (8, 2), (7, 5), (0, 3), (7, 20_000)):
+        runs = pa.RunEndEncodedArray.from_arrays(pa.array([2 * count], pa.int32()), pa.array([value], pa.int64()))
+        batch = pa.record_batch([runs.slice(count - 1, count)] * 2, names=["expires_millis", "start"])
+
+        found = as_in_spark(batch, "node", "expires_time", "start")
+
+        assert found.column("node").to_pylist() == ["a"] * count
+        assert found.column("start").to_pylist() == [value] * count
+        micros = found.column("expires_time").cast(pa.int64()).to_pylist()
+        assert micros == [value * 1_000 if value else None] * count
+
+
+def as_in_spark(batch: pa.RecordBatch, *names: str) -> pa.RecordBatch:
+    """These columns as Spark gets them of what a node sent."""
+    wanted = StructType([StructField(name, COLUMNS["flowfiles"][name]) for name in names])
+    return in_spark(batch, "flowfiles", "a", arrow_schema(wanted))
 
 
 def test_reads_end_their_snapshot_in_any_case(spark: SparkSession, fleet: Fleet) -> None:

@@ -197,6 +197,17 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             ),
         ),
         ConditionRow(
+            "Replicated",
+            "The bucket of spec.replication has what was committed, but for the last moments.",
+            (
+                Cell(_YES, "AllNodes", "every agent ships, and none lets commits wait for too long", News.NORMAL),
+                Cell(_NO, "OnNodes", "agents say that the bucket lacks what was committed, and why", News.WARNING),
+                Cell(_UNKNOWN, "Starting", "agents have yet to begin, or put a base", News.NORMAL),
+                Cell(_UNKNOWN, "NotAsked", "spec.replication.mode is None"),
+                Cell(_UNKNOWN, "Silent", _SILENT_AGENTS),
+            ),
+        ),
+        ConditionRow(
             "Provisioned",
             "Every node has the local volumes that spec.storage asks for, of the size that it asks for.",
             (
@@ -263,6 +274,18 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_NO, "Held", "all that is foreseen is well"),
                 Cell(_NO, "Backlog", "what was dead before the goal was set is being given back"),
                 Cell(_NO, "NoGoal", "there is none"),
+            ),
+        ),
+        ConditionRow(
+            "Replicated",
+            "The bucket of spec.replication has what was committed, but for the last moments.",
+            (
+                Cell(_YES, "Shipping", "no commit waits for longer than spec.replication.maxLag"),
+                Cell(_NO, "Behind", "commits wait for longer than that"),
+                Cell(_NO, "Failing", "the bucket refuses or does not answer, in its words"),
+                Cell(_NO, "Fenced", "somebody else writes the share: this node ships nothing any more"),
+                Cell(_UNKNOWN, "Starting", "the share is not begun yet, or gets a new base"),
+                Cell(_UNKNOWN, "NotAsked", "spec.replication.mode is None"),
             ),
         ),
         ConditionRow(

@@ -195,6 +195,11 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     space: Space = Space()
     """How the node's volumes are used."""
 
+    sole_copy_bytes: Bytes = 0
+    """The bytes of content that would be lost with the node: what waits to be shipped to the bucket of
+    spec.replication, or all that lives, where nothing is shipped or it is not known what the bucket lacks. Backups do
+    not count."""
+
     reclaimed_bytes: Bytes = 0
     """The bytes given back since the agent started."""
 
@@ -235,7 +240,7 @@ class NodeStatus(ClusterRecord, frozen=True, kw_only=True):
     """How the node is: docs/conditions.md has all that they can say."""
 
 
-HEARTBEAT_FIELDS: Final = ("heartbeat", "space", "leases", "reclaimed_bytes")
+HEARTBEAT_FIELDS: Final = ("heartbeat", "space", "sole_copy_bytes", "leases", "reclaimed_bytes")
 """Of a NodeStatus: what is told with a heartbeat, and is no news by itself."""
 
 
@@ -341,6 +346,10 @@ class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):
 
     reclaimed: str = "0"
     """The bytes given back since the agents started."""
+
+    sole_copy_bytes: Bytes = 0
+    """The bytes of content that would be lost with its node, summed over the nodes: what waits to be shipped to the
+    bucket of spec.replication, or all that lives. Backups do not count."""
 
     disk_to_live: Annotated[float, Meta(ge=0)] | None = None
     """With spec.compaction.goal, the bytes that content takes for each that lives, on the node where it is most."""

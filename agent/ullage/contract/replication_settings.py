@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from ullage.contract.settings import Settings
+from ullage.contract.settings import DNS_LABEL, Settings
 from ullage.contract.units import Duration, Quantity
 
 
@@ -35,15 +35,25 @@ class ReplicationSettings(Settings, frozen=True, kw_only=True):
     """The bucket's region. Empty takes what the agent's environment says."""
 
     ca_file: Annotated[str, Meta(max_length=1024)] = ""
-    """The absolute path of a file with certificates of further authorities that are believed, as PEM."""
+    """The absolute path of a file with certificates of further authorities that are believed, as PEM. Empty takes the
+    file `ca.crt` beside credentialsFile, if there is one."""
 
     credentials_file: Annotated[str, Meta(max_length=1024)] = ""
     """The absolute path of a file with credentials as Amazon's tools keep them. It is read again while it is used, so
     it may be rotated. Empty takes those of the agent's environment, or its identity."""
 
+    credentials_secret: Annotated[str, Meta(pattern=f"({DNS_LABEL})|^$", max_length=40)] = ""
+    """In a cluster, which Secret of the repository has such a file as its key `credentials`, and perhaps the
+    authorities of the bucket's server as its key `ca.crt`: the one beside the repository that is called
+    REPOSITORY-ullage-bucket-THIS. Agents get both keys mounted, and read what they are rotated to."""
+
     interval: Duration = Duration(1_000)
     """How long commits are gathered before they are shipped together. It is the least that is lost with a node, and
     what a bucket's price of a put is paid for."""
+
+    max_lag: Duration = Duration(60_000)
+    """How long a commit may wait to be shipped before the condition Replicated says that the bucket is behind, and an
+    alert fires. Nothing else comes of it."""
 
     max_held: Quantity = Quantity(1024**3)
     """How many bytes of log and content may wait for a bucket that does not answer. Beyond that they wait no more, dead
@@ -59,6 +69,8 @@ def replication_problems(settings: ReplicationSettings) -> Iterator[str]:
         yield f"spec.replication.url: {settings.url!r} does not begin with s3://"
     if settings.endpoint and not settings.endpoint.startswith(("http://", "https://")):
         yield f"spec.replication.endpoint: {settings.endpoint!r} does not begin with https://"
+    if settings.credentials_secret and settings.credentials_file:
+        yield "spec.replication has both a credentialsFile and a credentialsSecret"
     for name, path in (("caFile", settings.ca_file), ("credentialsFile", settings.credentials_file)):
         if path and not path.startswith("/"):
             yield f"spec.replication.{name}: {path!r} is no absolute path"

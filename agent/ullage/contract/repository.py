@@ -76,7 +76,8 @@ _POSITIVE: Final = (
     *("flowFile.checkpointInterval", "flowFile.checkpointLogSize", "flowFile.walMaxBytes", "truncation.frequency"),
     *("provenance.maxStorageTime", "provenance.maxStorageSize", "provenance.rolloverTime", "provenance.rolloverSize"),
     *("provenance.indexShardSize", "compaction.checkFrequency", "compaction.outputSize", "compaction.punch.minRun"),
-    *("leases.maxDuration", "replication.interval", "replication.maxHeld", "replication.retention"),
+    *("leases.maxDuration", "replication.interval", "replication.maxLag", "replication.maxHeld"),
+    "replication.retention",
 )
 """Sizes and times that must be above 0."""
 
@@ -84,6 +85,7 @@ _AT_MOST: Final = (
     ("claims.maxAppendableSize", "claims.maxBatchFile"),
     ("flowFile.swapBatch", "flowFile.swapThreshold"),
     ("flowFile.checkpointLogSize", "flowFile.walMaxBytes"),
+    ("replication.interval", "replication.maxLag"),
 )
 """Fields of which the first must not be above the second."""
 

@@ -1,13 +1,17 @@
 """Where a backup goes or comes from, as people say it: the path of a directory, or a bucket."""
 
 import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ullage.engine.backupdirectory import DirectoryPlace
 from ullage.engine.backupplace import BackupPlace
 from ullage.engine.files import OsFiles
-from ullage.engine.shipping.shareplace import SharePlace
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.interface.checks import checked_place
+
+if TYPE_CHECKING:
+    from ullage.remote.share import BucketShare
 
 
 def place_of_backup(said: str | os.PathLike[str] | Bucket) -> str | BackupPlace:
@@ -21,11 +25,11 @@ def place_of_backup(said: str | os.PathLike[str] | Bucket) -> str | BackupPlace:
     return BucketPlace(checked_bucket(said))
 
 
-def place_of_share(bucket: Bucket) -> SharePlace:
-    """Where a share lies. InvalidArgument, UnknownPlugin."""
+def place_of_share(bucket: Bucket, found: Callable[[], Bucket] | None = None) -> "BucketShare":
+    """Where a share lies; `found` as BucketShare has it. InvalidArgument, UnknownPlugin."""
     from ullage.remote.share import BucketShare
 
-    return BucketShare(checked_bucket(bucket))
+    return BucketShare(checked_bucket(bucket), found)
 
 
 def place_to_read(said: str | os.PathLike[str] | Bucket, within: str = "") -> BackupPlace:

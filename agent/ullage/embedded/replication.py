@@ -13,7 +13,7 @@ from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import InvalidArgument, ShareFenced
-from ullage.interface.buckets import Bucket, checked_bucket
+from ullage.interface.buckets import Bucket, authorities_beside, checked_bucket
 from ullage.wire.service import ReplicationState, ReplicationStatus
 
 PATIENCE_SECONDS: Final = 5.0
@@ -39,7 +39,11 @@ class Replication:
         owner: str,
         settings: ReplicationSettings,
         on_failure: Callable[[str, Exception], None],
+        reopen: Callable[[], None] = lambda: None,
     ) -> None:
+        """`reopen` has the place reached anew with the next try."""
+        self._reopen = reopen
+        self._max_lag_millis = int(settings.max_lag)
         self._engine = engine
         self._url = url
         self._interval = settings.interval.seconds
@@ -88,6 +92,8 @@ class Replication:
             shipped_bytes=figures.shipped_bytes,
             unreadable_contents=figures.unreadable,
             problem=self._problem,
+            max_lag_millis=self._max_lag_millis,
+            awaits_base=figures.awaits_base,
         )
 
     def _state(self) -> ReplicationState:
@@ -117,6 +123,7 @@ class Replication:
         except Exception as error:  # noqa: BLE001 - whatever it is, the repository serves on, and status tells
             self._failures += 1
             self._tell(error)
+            self._reopen()  # credentials and authorities may have come, or been rotated
             self._shipper.absorb()
             return False
         self._failures, self._problem = 0, ""
@@ -136,8 +143,13 @@ def replication_of(
         return None
     if others := engine.identity.implementations:
         raise InvalidArgument(f"spec.replication ships what is of our own kind, and this has others: {others}")
-    bucket = bucket_of(settings, engine.identity.repository)
-    return Replication(engine, place_of_share(bucket), bucket.url, node, settings, on_failure)
+
+    def found() -> Bucket:
+        return bucket_of(settings, engine.identity.repository)
+
+    bucket = found()
+    place = place_of_share(bucket, found)
+    return Replication(engine, place, bucket.url, node, settings, on_failure, place.close)
 
 
 def bucket_of(settings: ReplicationSettings, share: str) -> Bucket:
@@ -147,7 +159,7 @@ def bucket_of(settings: ReplicationSettings, share: str) -> Bucket:
             url=f"{settings.url.rstrip('/')}/{share}",
             endpoint=settings.endpoint,
             region=settings.region,
-            ca_file=settings.ca_file,
+            ca_file=settings.ca_file or authorities_beside(settings.credentials_file),
             credentials_file=settings.credentials_file,
             patience_seconds=PATIENCE_SECONDS,
         )

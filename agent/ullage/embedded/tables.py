@@ -17,7 +17,7 @@ from ullage.contract import NO_QUEUE, QueueUse
 from ullage.embedded.asked import events_asked, records_asked
 from ullage.embedded.content import pinned
 from ullage.embedded.eventtable import event_batches
-from ullage.embedded.flowfiles import ROWS, Piece, RecordColumns, Shares, batch_of
+from ullage.embedded.flowfiles import ROWS, Piece, RecordColumns, Shares, batch_of, joined
 from ullage.embedded.keptcolumns import KeptColumns, Room
 from ullage.embedded.outgoing import OutgoingBatch, absent, content_chunks
 from ullage.embedded.pace import ALONE, Pace
@@ -101,7 +101,7 @@ class Moment:
             pieces = map(self._visible, pieces)
             seals = partial(self.repository.seals.of, self.repository.acting)
             made = RecordColumns(queues, KeptColumns(), seals, pace)
-        return _record_batches(made, pieces, schema, rows)
+        return _record_batches(made, pieces, schema, rows, pace)
 
     @property
     def _sees_all(self) -> bool:
@@ -251,16 +251,16 @@ def feed_batches(repository: EmbeddedRepository, wanted: TableTicket, pace: Pace
     chunks = (records[at : at + ROWS] for at in range(0, len(records), ROWS))
     pieces = (Piece(None, is_swapped=False, read=partial(list, chunk)) for chunk in chunks)
     made = RecordColumns(queues, KeptColumns(), partial(repository.seals.of, repository.acting), pace)
-    batches = _record_batches(made, pieces, schema, rows)
+    batches = _record_batches(made, pieces, schema, rows, pace)
     gone = 0 if wanted.count is None else wanted.count - len(records)
     return map(OutgoingBatch, chain(batches, _none_gone(wanted, gone)))
 
 
 def _record_batches(
-    made: RecordColumns, pieces: Iterable[Piece], schema: pa.Schema, rows: RowFilter
+    made: RecordColumns, pieces: Iterable[Piece], schema: pa.Schema, rows: RowFilter, pace: Pace
 ) -> Iterator[pa.RecordBatch]:
     if not rows:
-        return made.batches(pieces, schema)
+        return joined(made.batches(pieces, schema), pace)
     chosen = gathered(made.chosen(pieces, schema.names, rows))
     return (batch_of(dict(zip(schema.names, batch.columns, strict=True)), schema) for batch in chosen)
 

@@ -1,5 +1,6 @@
 """A place in a bucket, as people name it."""
 
+import os
 import re
 from typing import Final
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ ENCRYPTIONS: Final = ("AES256", KMS)
 
 KEY_BYTES_MAX: Final = 512
 """Of a prefix: what lies below it needs as much again, and S3 takes 1,024."""
+
+AUTHORITIES: Final = "ca.crt"
+"""The key of a bucket's Secret, and the file beside its credentials that it becomes."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -97,3 +101,11 @@ def _require_endpoint(endpoint: str) -> None:
         raise InvalidArgument(f"{endpoint!r} is no endpoint: say https://HOST:PORT")
     if parts.username is not None or parts.query or parts.fragment:
         raise InvalidArgument("an endpoint is https://HOST:PORT and no more: credentials do not belong in it")
+
+
+def authorities_beside(credentials_file: str) -> str:
+    """The authorities that came with the credentials, as a Secret has both; empty if none did. They may come later, and
+    are looked for anew each time.
+    """
+    path = os.path.join(os.path.dirname(credentials_file), AUTHORITIES) if credentials_file else ""
+    return path if path and os.path.exists(path) else ""

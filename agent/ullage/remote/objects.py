@@ -240,13 +240,20 @@ def _pauses() -> Iterator[float]:
         pause = min(2 * pause, 5.0)
 
 
-def _store(bucket: Bucket) -> "S3Store":
+def require_obstore(bucket: Bucket) -> None:
+    """UnknownPlugin without it."""
     try:
-        from obstore.store import S3Store
+        import obstore.store  # noqa: F401 - whether it is there
     except ImportError as error:
         raise UnknownPlugin(
             f"{bucket.url} needs the package obstore, which is not installed here: install ullage with its extra bucket"
         ) from error
+
+
+def _store(bucket: Bucket) -> "S3Store":
+    require_obstore(bucket)
+    from obstore.store import S3Store
+
     endpoint = bucket.endpoint or _from_environment("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     config: Any = {
         "region": bucket.region or _from_environment("AWS_REGION", "AWS_DEFAULT_REGION") or "us-east-1",

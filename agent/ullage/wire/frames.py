@@ -213,9 +213,13 @@ class PutHead(NamedTuple):
 
 def pack_frame(kind: FrameKind, request: int, *parts: bytes | memoryview) -> bytes:
     """One frame, whole."""
-    body_bytes = sum(map(len, parts))
+    return b"".join((pack_header(kind, request, sum(map(len, parts))), *parts))
+
+
+def pack_header(kind: FrameKind, request: int, body_bytes: int) -> bytes:
+    """What a frame begins with."""
     assert body_bytes <= FRAME_BYTES_MAX, f"a {kind.name} of {body_bytes} bytes"
-    return b"".join((HEADER.pack(body_bytes, kind, 0, request), *parts))
+    return HEADER.pack(body_bytes, kind, 0, request)
 
 
 def parse_header(data: bytes, body_bytes_max: int = FRAME_BYTES_MAX) -> Header:

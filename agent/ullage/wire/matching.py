@@ -45,9 +45,13 @@ Columns = Callable[[str], pa.Array]
 
 def times(millis: pa.Array) -> pa.Array:
     """Milliseconds since 1970 as SQL's timestamps: 0, which says that there is no such time, is null."""
-    known = pc.min_element_wise(millis, pa.scalar(LATEST_MILLIS, pa.int64()), skip_nulls=False)
-    known = pc.if_else(pc.equal(known, pa.scalar(0, pa.int64())), pa.scalar(None, pa.int64()), known)
-    return known.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+    ends = pc.min_max(millis)
+    if (least := ends["min"].as_py()) and least > 0 and ends["max"].as_py() <= LATEST_MILLIS:
+        known = millis  # as nearly always: to look for what is none takes three times as long
+    else:
+        known = pc.min_element_wise(millis, pa.scalar(LATEST_MILLIS, pa.int64()), skip_nulls=False)
+        known = pc.if_else(pc.equal(known, pa.scalar(0, pa.int64())), pa.scalar(None, pa.int64()), known)
+    return known.view(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
 def kind_of(type: pa.DataType) -> ColumnKind:

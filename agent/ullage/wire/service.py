@@ -84,6 +84,12 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     """Why the last try did not succeed."""
 
+    max_lag_millis: int = 0
+    """How long a transaction may wait: `spec.replication.maxLag`."""
+
+    awaits_base: bool = False
+    """Whether it is not known what the bucket lacks: the share is not begun yet, or more waited than could be held."""
+
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node's service and its repository."""

@@ -14,12 +14,19 @@ SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 """After so long without a heartbeat an agent is not believed to be there any more, as the operator has it."""
 
 HOPED: Final = dict.fromkeys(
-    ("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "BackupCurrent", "BackupVerified"), "True"
+    (
+        *("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "Replicated"),
+        *("BackupCurrent", "BackupVerified"),
+    ),
+    "True",
 )
 """Conditions that are well when they hold; of any other it is well when they do not."""
 
 CALM: Final = frozenset({"Reconciling", "Reclaiming", "MaintenanceDeferred", "Paused"})
 """Conditions that say what goes on, and no trouble."""
+
+NOT_ASKED: Final = "NotAsked"
+"""The reason of a condition that is unknown since nobody wants what it is about."""
 
 RETURNING: Final = {
     "byItselfBytes": "with the next runs",
@@ -54,7 +61,8 @@ def fleet_document(
         "window": status.get("nextWindow") or "",
         "nodesWanted": status.get("nodes", 0),
         "totals": {
-            key: sum(each[key] for each in mine) for key in ("liveBytes", "deadBytes", "archivedBytes", "freeBytes")
+            key: sum(each[key] for each in mine)
+            for key in ("liveBytes", "soleCopyBytes", "deadBytes", "archivedBytes", "freeBytes")
         },
         "returning": {key: sum(each["returning"][key] for each in mine) for key in RETURNING},
         "now": [_in_words(each) for each in _conditions(status) if each["type"] in CALM and each["status"] != "False"],
@@ -87,6 +95,7 @@ def node_document(found: Object, now_millis: int) -> Object:
         "freeBytes": space.get("freeBytes", 0),
         "capacityBytes": space.get("capacityBytes", 0),
         "freePercentage": space.get("freePercentage"),
+        "soleCopyBytes": status.get("soleCopyBytes", 0),
         "returning": {key: (space.get("returning") or {}).get(key, 0) for key in RETURNING},
         "disks": len(status.get("volumes") or ()),
         "disksAway": list(status.get("containersAway") or ()),
@@ -125,7 +134,9 @@ def troubles(status: Object) -> list[str]:
     return [
         f"{each['type']} is {each['status']}: {_words(each)}"
         for each in _conditions(status)
-        if each["type"] not in CALM and each["status"] != HOPED.get(each["type"], "False")
+        if each["type"] not in CALM
+        and each["status"] != HOPED.get(each["type"], "False")
+        and each["reason"] != NOT_ASKED
     ]
 
 

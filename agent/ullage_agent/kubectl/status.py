@@ -31,7 +31,7 @@ COPIES_SHOWN = 10
 
 Row = tuple[str, ...]
 
-SUMS = (("live", "live"), ("dead", "dead"), ("archive", "archived"), ("free", "free"))
+SUMS = (("live", "live"), ("with one copy", "soleCopy"), ("dead", "dead"), ("archive", "archived"), ("free", "free"))
 """What is told of a fleet's bytes, and where it stands in its document."""
 
 

@@ -49,6 +49,7 @@ from ullage_agent.node.backups import NodeBackups, NodeVerifications
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
 from ullage_agent.node.restoring import restoration_of
 from ullage_agent.node.returning import returning_of
+from ullage_agent.node.shipping import NodeShipping, node_shipping
 from ullage_agent.node.tickets import TicketHolder, void_reason
 from ullage_agent.service.host import Host
 
@@ -140,6 +141,7 @@ class NodeAgent:
         self._space = Space()
         self._returning = Returning()
         self._goal = NodeGoal()
+        self._shipping = NodeShipping()
         self._next_forecast = 0.0
         self._faults = Faults((), 0, 0, 0)
         self._clock = ClockFault("", is_ahead=False)
@@ -257,6 +259,7 @@ class NodeAgent:
             repository_uuid=repository.uuid,
             volumes=self._volumes,
             space=self._space,
+            sole_copy_bytes=self._shipping.sole_copy_bytes,
             reclaimed_bytes=self._reclaimed,
             leases=len(repository.leases.all()),
             containers_away=self._faults.containers_away,
@@ -350,6 +353,7 @@ class NodeAgent:
             oldest_dead=self._goal.oldest_dead,
             goal_missed=self._goal.missed,
         )
+        self._shipping = node_shipping(state.replication, self._space.live_bytes)
         is_resting = self._host.clock.monotonic() < self._fruitless_until
         found = () if is_resting or self._host.spec.maintenance.paused else self._host.repository.reclamation.wanted()
         self._wanted = tuple(operation for operation in TICKETED if operation in found)
@@ -362,6 +366,7 @@ class NodeAgent:
             ("DiskPressure", "AboveBackpressure" if is_full else "RoomLeft", ""),
             ("DataUnavailable", *self._faults.condition()),
             ("GoalMissed", self._goal.reason, self._goal.message),
+            ("Replicated", self._shipping.reason, self._shipping.message),
             ("ClockImplausible", *self._clock.condition()),
             ("Reclaiming", "Ticket" if is_running else "Idle", ""),
             ("Degraded", *self._trouble()),

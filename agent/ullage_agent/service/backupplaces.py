@@ -1,15 +1,10 @@
 """The buckets that a service may write to, as its settings have them."""
 
-import os
 from collections.abc import Sequence
-from typing import Final
 
 from ullage.contract import BackupBucket
 from ullage.errors import InvalidArgument
-from ullage.interface.buckets import Bucket, checked_bucket
-
-AUTHORITIES: Final = "ca.crt"
-"""The key of a bucket's Secret, and the file beside its credentials that it becomes."""
+from ullage.interface.buckets import Bucket, authorities_beside, checked_bucket
 
 
 def allowed_bucket(allowed: Sequence[BackupBucket], url: str) -> Bucket:
@@ -25,20 +20,12 @@ def allowed_bucket(allowed: Sequence[BackupBucket], url: str) -> Bucket:
             url=url,
             endpoint=by.endpoint,
             region=by.region,
-            ca_file=by.ca_file or _beside(by.credentials_file),
+            ca_file=by.ca_file or authorities_beside(by.credentials_file),
             credentials_file=by.credentials_file,
             encryption=by.encryption,
             encryption_key=by.encryption_key,
         )
     )
-
-
-def _beside(credentials_file: str) -> str:
-    """The authorities that came with the credentials, as a Secret has both; empty if none did. They may come later, and
-    are looked for anew each time.
-    """
-    path = os.path.join(os.path.dirname(credentials_file), AUTHORITIES) if credentials_file else ""
-    return path if path and os.path.exists(path) else ""
 
 
 def waits_for_credentials(bucket: Bucket) -> str:

@@ -246,6 +246,8 @@ def _state(found: ServiceStatus) -> Iterator[Sample]:
 def _replication(found: ReplicationStatus | None) -> Iterator[Sample]:
     yield Sample("replication_lag_seconds", 0 if found is None else found.lag_millis / 1000)
     yield Sample("replication_lag_bytes", 0 if found is None else found.lag_bytes)
+    yield Sample("replication_max_lag_seconds", 0 if found is None else found.max_lag_millis / 1000)
+    yield Sample("replication_fenced", found is not None and found.state == "fenced")
     yield Sample("replication_failing", found is not None and found.state in ("failing", "fenced"))
     yield Sample("replication_shipped_bytes_total", 0 if found is None else found.shipped_bytes)
 

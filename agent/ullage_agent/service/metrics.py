@@ -88,6 +88,8 @@ TABLE: Final = (
     Entry("provenance_waiting_bytes", GAUGE, "About what these take."),
     Entry("replication_lag_seconds", GAUGE, "How long the oldest transaction waits to be shipped, 0 if none does."),
     Entry("replication_lag_bytes", GAUGE, "Log and content that is known to wait to be shipped."),
+    Entry("replication_max_lag_seconds", GAUGE, "How long it may wait: spec.replication.maxLag, 0 without a bucket."),
+    Entry("replication_fenced", GAUGE, "1 once somebody else writes the share: this node ships nothing any more."),
     Entry("replication_failing", GAUGE, "1 while nothing is shipped: the bucket refuses, or somebody else writes."),
     Entry("replication_shipped_bytes_total", TOTAL, "Bytes put into the bucket since the start."),
     Entry("window_open", GAUGE, "1 if the operation is allowed now.", ("operation",)),

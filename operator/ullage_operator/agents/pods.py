@@ -65,7 +65,7 @@ def agent_document(repository: RepositoryObject, *, is_pending: bool = False) ->
         container["mounted"] |= container.pop("localPersistentVolume") is not None
     for field in ("maxConcurrentNodes", "blockers"):
         document["spec"]["maintenance"].pop(field, None)
-    for bucket in document["spec"]["service"]["backupBuckets"]:
+    for bucket in (*document["spec"]["service"]["backupBuckets"], document["spec"]["replication"]):
         if secret := bucket.pop("credentialsSecret", ""):
             bucket["credentialsFile"] = f"{BUCKETS}/{secret}/{CREDENTIALS}"
     # A secret that is mounted wherever somebody likes could lie over the program.
@@ -231,7 +231,8 @@ def _container(repository: RepositoryObject, image: str, node: str, pods: PodSet
 
 def _bucket_secrets(spec: ContentRepositorySpec) -> list[tuple[str, str]]:
     """Volumes of the Secrets that buckets name, each once: a file that is rotated is seen without a restart."""
-    secrets = sorted({each.credentials_secret for each in spec.service.backup_buckets if each.credentials_secret})
+    named = (*(each.credentials_secret for each in spec.service.backup_buckets), spec.replication.credentials_secret)
+    secrets = sorted({secret for secret in named if secret})
     return [(f"bucket-{number}", secret) for number, secret in enumerate(secrets)]
 
 

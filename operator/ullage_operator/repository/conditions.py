@@ -10,6 +10,7 @@ from ullage.contract import (
     Condition,
     ConditionStatus,
     News,
+    ReplicationMode,
     RepositoryStatus,
     cell_of,
     conditions_of,
@@ -59,6 +60,7 @@ def conditions(
         "DataUnavailable": _said(seen, "DataUnavailable", "OnNodes", "AllThere", "What was stored can't be read on"),
         "DiskPressure": _said(seen, "DiskPressure", "AboveBackpressure", "RoomLeft", "Writers wait, or fail, on"),
         "GoalMissed": _missed(seen),
+        "Replicated": _replicated(seen, placement),
         "Provisioned": provisioned(seen, sorted(placement.hosts)),
         "MaintenanceDeferred": _deferred(seen, status),
         "Paused": _paused(repository.pause),
@@ -176,14 +178,34 @@ def _said(seen: Observation, type: str, bad: str, good: str, words: str) -> tupl
 
 
 def _missed(seen: Observation) -> tuple[str, str]:
-    missing = {
-        node: next(each.message for each in found.status.conditions if each.type == "GoalMissed")
-        for node, found in seen.objects.items()
-        if says(found, "GoalMissed")
-    }
+    missing = _words_of(seen, "GoalMissed", ConditionStatus.TRUE)
     if missing:
         return "OnNodes", f"A goal of compaction is not held, or will not be, on {_explained(missing)}."
     return _unless_silent(seen, "NoneMissed")
+
+
+def _replicated(seen: Observation, placement: Placement) -> tuple[str, str]:
+    document = seen.repository.document
+    if document is None or document.spec.replication.mode == ReplicationMode.NONE:
+        return "NotAsked", ""
+    if lacking := _words_of(seen, "Replicated", ConditionStatus.FALSE):
+        return "OnNodes", f"The bucket lacks what was committed on {_explained(lacking)}."
+    said = _unless_silent(seen, "AllNodes")
+    shipping = _words_of(seen, "Replicated", ConditionStatus.TRUE)
+    holding = {node for node, found in seen.objects.items() if holds(found)}
+    if said[0] == "AllNodes" and (starting := sorted((holding | placement.hosts) - shipping.keys())):
+        return "Starting", f"It is not known yet what the bucket lacks of {_named(starting)}."
+    return said
+
+
+def _words_of(seen: Observation, type: str, status: ConditionStatus) -> dict[str, str]:
+    """The nodes whose agents say so of a condition, and what they say of it."""
+    return {
+        node: each.message
+        for node, found in seen.objects.items()
+        for each in found.status.conditions
+        if (each.type, each.status) == (type, status)
+    }
 
 
 def _unless_silent(seen: Observation, good: str) -> tuple[str, str]:

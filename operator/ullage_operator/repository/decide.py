@@ -222,6 +222,7 @@ def _figures(seen: Observation, placement: Placement, specs: Collection[NodeSpec
         dead=rounded(sum(space.dead_bytes for space in spaces)),
         free=rounded(sum(space.free_bytes for space in spaces)),
         reclaimed=rounded(sum(found.status.reclaimed_bytes for found in objects.values())),
+        sole_copy_bytes=sum(found.status.sole_copy_bytes for found in objects.values()),
         disk_to_live=max((each.disk_to_live for each in spaces if each.disk_to_live is not None), default=None),
         oldest_dead=_first(each.oldest_dead for each in spaces),
         goal_missed=_first(each.goal_missed for each in spaces),

@@ -15,7 +15,9 @@ from pyarrow import flight
 
 from tests.service.flight.peer import Peer
 from tests.support import Workshop, committing, drain, put_all
+from ullage.embedded.flowfiles import joined
 from ullage.embedded.keptcolumns import COLUMN_BYTES, KEPT_SECONDS, KeptColumns, Room, in_type
+from ullage.embedded.pace import ALONE
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swap import SwapFiles
@@ -339,9 +341,24 @@ def decoded(column: pa.ChunkedArray) -> list[Any]:
     return list(chain.from_iterable(chunk.to_pylist() for chunk in chunks))
 
 
+def test_narrow_batches_go_out_together_up_to_a_bound() -> None:
+    """Each row once, in its order; what is alike row after row stays runs."""
+    alike = pa.repeat("in", 10_000)
+    texts = ["x" * 10] * 8 + ["x" * 100] * 2 + ["x" * 1_000] * 2
+    batches = [pa.record_batch([[text] * 10_000, alike], names=["text", "queue"]) for text in texts]
+    batches = [batch.set_column(1, "queue", pc.run_end_encode(batch.column(1))) for batch in batches]
+
+    found = list(joined(iter(batches), ALONE))
+
+    assert [batch.num_rows for batch in found] == [30_000] * 3 + [10_000] * 3
+    assert pa.Table.from_batches(found).column("text") == pa.Table.from_batches(batches).column("text")
+    assert {str(batch.column(1).type) for batch in found} == {"run_end_encoded<run_ends: int32, values: string>"}
+
+
 def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is made as a whole, and a piece of the table has up to 10,000 rows."""
     monkeypatch.setattr("ullage.embedded.flowfiles.BATCH_BYTES", 25_000)
+    monkeypatch.setattr("ullage.embedded.flowfiles.JOINED_BYTES", 25_000)
     repository = workshop.make()
     sizes = [10_000, 10_000, 10_000, 60_000, 10, 10]
     with committing(repository) as session:

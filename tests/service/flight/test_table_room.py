@@ -56,6 +56,7 @@ def test_room_is_asked_for_before_a_batch_is_made(
 ) -> None:
     """At least what it takes, and not many times that; nothing large has been made by then."""
     monkeypatch.setattr("ullage.embedded.flowfiles.BATCH_BYTES", 300_000)
+    monkeypatch.setattr("ullage.embedded.flowfiles.JOINED_BYTES", 300_000)
     filled(repository)
     if drained:
         repository.provenance.drain()

@@ -93,6 +93,7 @@ class Shipper:
         self._log_bytes = self._base_bytes = self._bases = 0
         self._next_log = 1
         self._through = 0
+        self._awaits_base = True
         self.figures = ShippingFigures()
 
     @property
@@ -165,6 +166,7 @@ class Shipper:
         self._content, self._containers = known.content, known.containers
         self._log_bytes, self._base_bytes, self._next_log = known.log_bytes, known.base_bytes, known.next_log
         self._bases = known.bases
+        self._awaits_base = False
         self._reach(known.last)
 
     def _taken_in(self, durable: int) -> list[WaitingTransaction]:
@@ -199,6 +201,7 @@ class Shipper:
     def _give_up(self) -> None:
         """Nothing waits any more, and nothing is held for it: a new base follows."""
         self._parts.tap.lose()
+        self._awaits_base = True
         self._waiting, self._waiting_bytes = [], 0
         self._parts.ledger.shipping_since = 0
         self._note()
@@ -417,7 +420,7 @@ class Shipper:
         writer = self._writer
         assert writer is not None, "it has begun"
         manifest = publish(self._place, self._share, writer.writer, base, self._limits.retention_millis)
-        self._base, self._bases = None, len(manifest.bases)
+        self._base, self._bases, self._awaits_base = None, len(manifest.bases), self._parts.tap.is_lost
         self._note(bases=self.figures.bases + 1)
         collect(self._place, self._share, writer.writer, manifest)
 
@@ -428,6 +431,7 @@ class Shipper:
             since_millis=waiting[0].millis if waiting else None,
             waiting_bytes=self._waiting_bytes,
             waiting_transactions=len(waiting),
+            awaits_base=self._awaits_base,
             **known,
         )
 

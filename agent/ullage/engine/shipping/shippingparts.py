@@ -57,7 +57,8 @@ class ShippingLimits(NamedTuple):
 
 class ShippingFigures(NamedTuple):
     """How far it is. `since_millis`: when the oldest transaction that waits was committed, None if none waits;
-    `unreadable` are contents that could not be read here.
+    `unreadable` are contents that could not be read here; `awaits_base`: what the share lacks is not known, for it is
+    not begun yet, or more died than could be held, and a new base is to come.
     """
 
     epoch: int = 0
@@ -70,3 +71,4 @@ class ShippingFigures(NamedTuple):
     bases: int = 0
     shipped_bytes: int = 0
     unreadable: int = 0
+    awaits_base: bool = True

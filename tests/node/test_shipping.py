@@ -1,0 +1,60 @@
+"""What a node's object says of shipping, and which content would be lost with the node."""
+
+import pytest
+
+from ullage.wire.service import ReplicationState, ReplicationStatus
+from ullage_agent.node.shipping import NodeShipping, node_shipping
+
+LIVE = 1_000
+
+
+def status(
+    state: ReplicationState = "shipping", lag_millis: int = 0, *, awaits_base: bool = False
+) -> ReplicationStatus:
+    """300 bytes wait; the bound is a minute."""
+    return ReplicationStatus(
+        url="s3://flows/replicas/u",
+        state=state,
+        epoch=1,
+        shipped_transaction=7,
+        lag_transactions=2,
+        lag_bytes=300,
+        lag_millis=lag_millis,
+        log_objects=1,
+        packs=1,
+        bases=1,
+        shipped_bytes=1,
+        unreadable_contents=0,
+        problem="" if state in ("starting", "shipping") else "in the words of the bucket",
+        max_lag_millis=60_000,
+        awaits_base=awaits_base,
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "reason", "sole"),
+    [
+        (None, "NotAsked", LIVE),
+        (status(), "Shipping", 300),
+        (status(lag_millis=60_000), "Shipping", 300),
+        (status(lag_millis=60_001), "Behind", 300),
+        (status("failing"), "Failing", 300),
+        (status("failing", awaits_base=True), "Failing", LIVE),
+        (status("starting", awaits_base=True), "Starting", LIVE),
+        (status(lag_millis=60_001, awaits_base=True), "Behind", LIVE),
+        (status("fenced"), "Fenced", LIVE),
+    ],
+)
+def test_the_gravest_reason_is_told_and_what_has_one_copy(
+    found: ReplicationStatus | None, reason: str, sole: int
+) -> None:
+    """Where it is not known what the bucket lacks, all that lives counts as lacking."""
+    told = node_shipping(found, LIVE)
+    assert (told.reason, told.sole_copy_bytes) == (reason, sole)
+    if found is not None and found.problem:
+        assert told.message == found.problem
+
+
+def test_what_waits_is_no_more_than_what_lives() -> None:
+    """Log waits as well, and content that has died since."""
+    assert node_shipping(status(), 0) == NodeShipping("Shipping")
