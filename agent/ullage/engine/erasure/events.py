@@ -1,0 +1,66 @@
+"""The provenance events of a subject: in event files, and those that only the log holds."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ullage.engine.erasure.contents import SubjectContents
+from ullage.engine.erasure.subject import Subject
+from ullage.engine.erasure.tally import ErasureTally
+from ullage.engine.model import Content, ContentClaim, parse_uuid
+from ullage.engine.repositories import ProvenanceRepository
+from ullage.errors import ProvenanceDamaged
+from ullage.wire.erasure import ErasurePlace
+from ullage.wire.provenance import EventQuery
+
+_COLUMNS = ("flow_file", "attributes_before", "attributes_updated", "content_before", "content")
+
+
+def find_events(
+    provenance: ProvenanceRepository, subject: Subject, tally: ErasureTally, contents: SubjectContents
+) -> None:
+    """Count the subject's events, and note which FlowFiles and which content they tell of.
+
+    An event counts by what its FlowFile was called before it, after it, or both: an attribute that was taken away
+    still stands in the event that tells so.
+    """
+    for row in _rows(provenance, tally):
+        before = dict(row["attributes_before"] or ())
+        after = _updated(before, row["attributes_updated"])
+        flow_file = row["flow_file"]
+        sides = [(ErasurePlace.EVENTS_AFTER, after, row["content"])]
+        if row["content_before"] is not None:  # else there was no such FlowFile before
+            sides.append((ErasurePlace.EVENTS_BEFORE, before, row["content_before"]))
+        for place, attributes, content in sides:
+            if subject.has_event(flow_file, attributes):
+                tally.add(place, _text_bytes(attributes))
+                tally.uuids.add(parse_uuid(flow_file))
+                if content is not None and content["resource"] is not None:
+                    contents.needed(_content(content))
+
+
+def _rows(provenance: ProvenanceRepository, tally: ErasureTally) -> Iterator[dict[str, Any]]:
+    try:
+        for run in provenance.columns(EventQuery()):
+            try:
+                table = run.read(_COLUMNS)
+            except ProvenanceDamaged as error:
+                tally.miss(error)
+                continue
+            if table is not None:
+                yield from table.to_pylist()
+    except ProvenanceDamaged as error:  # a file that does not even tell its parts: nothing behind it was looked at
+        tally.miss(f"{error}; no later event was looked at")
+
+
+def _updated(before: Mapping[str, str], changes: list[tuple[str, str | None]] | None) -> dict[str, str]:
+    changed = dict(changes or ())
+    return {name: value for name, value in {**before, **changed}.items() if value is not None}
+
+
+def _content(fields: Mapping[str, int]) -> Content:
+    claim = ContentClaim(fields["resource"], fields["offset"], fields["length"], fields["crc"])
+    return Content(claim, fields["start"], fields["size"])
+
+
+def _text_bytes(attributes: Mapping[str, str]) -> int:
+    return sum(len(name.encode()) + len(value.encode()) for name, value in attributes.items())
