@@ -91,6 +91,32 @@ def test_a_survey_that_fails_is_told_and_the_next_one_is_made(nifi: Path, capsys
     assert told[1] == "the survey works again"
 
 
+def test_another_trouble_is_told_as_well(nifi: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not only the one that it began with."""
+    watching = NiFiWatch(lambda: find_home(str(nifi)), 20, 60)
+    repository = nifi / "flowfile_repository"
+    (repository / "journals").rename(repository / "away")
+    watching.survey()
+    repository.rename(nifi / "gone")
+    watching.survey()
+    watching.survey()
+
+    told = capsys.readouterr().err.splitlines()
+    assert [("has no journals" in line, "is no directory" in line) for line in told] == [(True, False), (False, True)]
+
+
+def test_a_volume_that_is_away_has_no_figures(nifi: Path) -> None:
+    """What it had left is not what it has."""
+    watching = NiFiWatch(lambda: find_home(str(nifi)), 20, 60)
+    watching.survey()
+    assert 'volume_free_bytes{container="default"}' in shown(watching.metrics)
+    (nifi / "content_repository").rename(nifi / "away")
+
+    watching.survey()
+
+    assert not [name for name in shown(watching.metrics) if name.startswith("volume_")]
+
+
 def test_a_nifi_that_is_not_there_yet_stops_nothing(tmp_path: Path) -> None:
     """Its volume may be mounted later than this begins."""
     watching = NiFiWatch(lambda: find_home(str(tmp_path / "nifi")), 20, 60)
@@ -128,6 +154,9 @@ def test_only_so_many_queues_have_series_of_their_own(tmp_path: Path) -> None:
     assert sum(each.value for each in values) == 50
     assert [each.value for each in values if each.labels == (OTHERS,)] == [45]
     assert min(oldest) == (NOW_MILLIS - DAY - 49) / 1_000
+    dead = [each.labels for each in values_of(survey, 5) if each.name == "queue_dead_bytes"]
+    assert len(dead) == 5
+    assert (OTHERS,) not in dead  # nobody knows which files they share
 
 
 @contextmanager

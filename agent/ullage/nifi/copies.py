@@ -13,6 +13,7 @@ import msgspec
 
 from ullage.nifi.changes import Changes
 from ullage.nifi.intent import NAME, ReclaimIntent
+from ullage.nifi.opened import open_regular
 from ullage.nifi.pieces import PIECE_BYTES, read_span
 from ullage.nifi.reclaimplan import FileStep
 from ullage.nifi.spans import Span, total
@@ -52,9 +53,9 @@ class KeptCopies:
     def __init__(self, intent: ReclaimIntent) -> None:
         """OSError, msgspec.DecodeError: they are not there, or damaged."""
         folder = folder_of(intent)
-        with open(os.path.join(folder, SUMS), "rb") as file:
+        with open(open_regular(os.path.join(folder, SUMS)), "rb") as file:
             sums = msgspec.json.decode(file.read(), type=list[int])
-        self._file = open(os.path.join(folder, CONTENTS), "rb")  # noqa: SIM115 - closed by `close`
+        self._file = open(open_regular(os.path.join(folder, CONTENTS)), "rb")  # noqa: SIM115 - closed by `close`
         self._places: dict[str, tuple[int, list[int]]] = {}
         at = number = 0
         for step in intent.steps:
@@ -121,7 +122,7 @@ def _contents(intent: ReclaimIntent, flowfiles: str, sums: list[int]) -> Iterato
 
 
 def _spans(path: str, spans: list[Span], sums: list[int]) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with open(open_regular(path), "rb") as file:
         for begin, end in spans:
             found = 0
             for piece in read_span(file.fileno(), begin, end, path):

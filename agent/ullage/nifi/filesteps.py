@@ -18,6 +18,7 @@ class Unlike(Exception):
 def take_away(intent: ReclaimIntent, step: FileStep, changes: Changes, durable: Durability, *, is_new: bool) -> int:
     """One step; the bytes that the file took before. Unlike: this is not the file that was planned for."""
     path, container = intent.path_of(step), step.file.partition("/")[0]
+    _refuse_link(path)
     if not is_new and step.is_deleted and not os.path.lexists(path):
         return 0
     descriptor = changes.open(path)
@@ -60,6 +61,7 @@ def put_back(
     if not copies.is_whole(step):
         raise Unlike("its copy is damaged")
     path, container = intent.path_of(step), step.file.partition("/")[0]
+    _refuse_link(path)
     if step.is_deleted:
         if is_new and os.path.lexists(path):
             refuse_unlike(step, os.lstat(path), is_new=True)
@@ -91,6 +93,12 @@ def refuse_unlike(step: FileStep, found: os.stat_result, *, is_new: bool) -> Non
     is_same = found.st_ino == step.inode and found.st_size in sizes and found.st_nlink == 1
     if not is_same or (is_new and found.st_mtime_ns != step.modified_ns):
         raise Unlike("it changed since it was looked at")
+
+
+def _refuse_link(path: str) -> None:
+    """Unlike if its section is a link, of which NiFi makes none: the file would lie elsewhere."""
+    if os.path.islink(os.path.dirname(path)):
+        raise Unlike("its section is a link to elsewhere")
 
 
 def refuse_alive(step: FileStep, known: Mapping[str, SeenFile]) -> None:

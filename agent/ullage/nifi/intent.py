@@ -17,7 +17,10 @@ from typing import Final
 
 import msgspec
 
+from ullage.beneath import NO_NAMES
 from ullage.nifi.changes import Changes
+from ullage.nifi.moment import SWAP
+from ullage.nifi.opened import open_regular
 from ullage.nifi.reclaimplan import FileStep, Replays
 from ullage.nifi.rewriteplan import NewFile
 from ullage.nifi.running import RepositoryState
@@ -26,6 +29,9 @@ from ullage.nifi.trouble import NotSurveyable
 NAME: Final = "ullage-reclaim"
 PARTIAL: Final = f"{NAME}.partial"
 VERSION: Final = 2
+
+NO_NAME: Final = frozenset("/\0")
+"""Characters that no name of a file has."""
 
 
 class Stage(enum.StrEnum):
@@ -164,16 +170,20 @@ class IntentFolder:
 
     def _read(self, path: str) -> ReclaimIntent | None:
         try:
-            with open(path, "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 data = file.read()
         except FileNotFoundError:  # it is not that far, or further
             return None
+        except OSError as error:
+            raise NotSurveyable(f"{path} can't be read: {error.strerror}") from error
         try:
             intent = msgspec.json.decode(data, type=ReclaimIntent)
         except msgspec.DecodeError as error:
             raise NotSurveyable(f"{path} can't be read: {error}") from error
         if intent.version != VERSION:
             raise NotSurveyable(f"{path} is of version {intent.version}: read is version {VERSION}")
+        if not _stays_inside(intent):
+            raise NotSurveyable(f"{path} names files elsewhere: it was not written by a reclaim")
         return intent
 
     def _earlier(self) -> list[str]:
@@ -185,3 +195,15 @@ class IntentFolder:
         if stage is Stage.DONE and not os.path.lexists(path):
             return os.path.join(self._folder, [f"{NAME}.{stage}", *self._earlier()][-1])
         return path
+
+
+def _stays_inside(intent: ReclaimIntent) -> bool:
+    """Whoever may write into NiFi's folder may not have root, who reclaims, write anywhere else."""
+    files = {*(step.file for step in intent.steps), *intent.owners}
+    files.update(name for new in intent.new for name in (new.file, new.like))
+    parts = [file.split("/") for file in files]
+    names = [intent.aside, *(entry.name for entry in intent.set_aside)]
+    names += [name.removeprefix(f"{SWAP}/") for name, _, _ in intent.built]
+    return all(len(each) == 3 and each[0] in intent.containers for each in parts) and all(
+        name not in NO_NAMES and not NO_NAME & set(name) for each in (*parts, names) for name in each
+    )

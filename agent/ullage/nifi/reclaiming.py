@@ -256,6 +256,7 @@ class NiFiReclaimer:
 
     def _discard(self, intent: ReclaimIntent) -> None:
         """Nothing of NiFi's was changed yet: only copies and new files may have been made."""
+        self._refuse_elsewhere(intent)
         if intent.copies:
             drop(intent, self._changes)
         if intent.new:
@@ -266,10 +267,15 @@ class NiFiReclaimer:
 
     def _finish(self, intent: ReclaimIntent, report: ReclaimReport) -> None:
         """What an earlier call began: each step is held against what lives now, before it is done."""
-        if intent.containers != self._containers():
-            raise NotSurveyable("what was begun can't be finished: it was begun with other directories")
+        self._refuse_elsewhere(intent)
         self._change(intent, report, is_new=False)
         report.outcome = ReclaimOutcome.FINISHED
+
+    def _refuse_elsewhere(self, intent: ReclaimIntent) -> None:
+        """An intent is a file among NiFi's: it is not believed which directories it may change."""
+        ours = {os.path.abspath(path) for path in self._home.provenance or ()}
+        if intent.containers != self._containers() or not ours.issuperset(each.directory for each in intent.set_aside):
+            raise NotSurveyable("what was begun can't be finished or undone: it was begun with other directories")
 
     def _known(self, intent: ReclaimIntent, report: ReclaimReport) -> dict[str, SeenFile]:
         """What lives now."""
@@ -338,6 +344,7 @@ class NiFiReclaimer:
             self._changes.rename(os.path.join(before, entry.name), os.path.join(after, entry.name))
 
     def _put_all_back(self, intent: ReclaimIntent, stage: Stage, state: RepositoryState, report: ReclaimReport) -> None:
+        self._refuse_elsewhere(intent)
         if not intent.is_of(state):
             if stage is Stage.UNDOING:  # NiFi has its own view of what is there by now
                 self._intents.remove(stage)

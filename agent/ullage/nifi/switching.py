@@ -54,7 +54,7 @@ class Switch:
 
     def discard(self) -> None:
         """What was built and is in no place."""
-        if os.path.isdir(self._folder):
+        if os.path.isdir(self._folder) and not os.path.islink(self._folder):
             for name in sorted(os.listdir(self._folder)):
                 self._changes.unlink(os.path.join(self._folder, name))
             self._changes.remove_folder(self._folder)
