@@ -151,3 +151,17 @@ def test_the_figures_say_what_it_takes() -> None:
     assert (found.room, found.least) == (1_800, 1_100)
     assert (found.pinned, found.why) == (1, "events")
     assert found.ratio == 10 * BLOCK / 810
+
+
+def test_files_that_are_nearly_worth_it_move_where_too_much_would_stay() -> None:
+    """Of every second file nearly all comes back, but the one behind it is large against that."""
+    large, small = 25 * BLOCK + 1, 1
+    files = [seen_file(f"default/1/170-{1000 + n}", [(0, large if n % 2 else small)]) for n in range(100)]
+    live = sum(size for file in files for size in [file.size])
+    plan = plan_of(*files)
+
+    assert sum(file.allocated for file in files) > 1.07 * live
+    assert sum(file.allocated for file in files) - plan.gained <= 1.05 * live
+    rest = [seen_file(new.file, [(0, new.size)]) for new in plan.new]
+    assert plan_of(*rest).steps == []  # a second rewrite finds nothing to do
+    assert plan_of(*files[:1], *(seen_file(f"default/1/180-{n}", [(0, 30 * BLOCK)]) for n in range(9))).steps == []

@@ -13,6 +13,7 @@ from ullage.engine.shipping.shareplace import EPOCH, SharedObject, Taken
 from ullage.errors import BucketUnavailable, UllageError
 
 PUTS = ("put_new", "put_over")
+OTHERS = ("ages", "read", "put_pieces", "delete")
 FAULTS = ("lost", "unanswered", "late", "repeated")
 """Of a put: it never arrives; its answer does not; it arrives at any later moment, though its writer was told nothing;
 it arrives twice, and the second time is answered, as by a client that asks again by itself.
@@ -49,11 +50,16 @@ class Replayed:
 
     def __init__(self, answers: tuple[Answer, ...]) -> None:
         self._answers = iter(answers)
+        self._read: dict[str, bytes] = {}
+        self._paused: Pause | None = None
 
     def _asked(self, request: Request) -> object:
+        if self._paused is not None:  # what is asked on the way out was not asked
+            raise self._paused
         answer = next(self._answers, None)
         if answer is None:
-            raise Pause(request)
+            self._paused = Pause(request)
+            raise self._paused
         if answer.error == "taken":
             raise Taken
         if answer.error:
@@ -80,16 +86,22 @@ class Replayed:
         raise NotImplementedError
 
     def ages(self, directory: str) -> dict[str, float]:
-        raise NotImplementedError
+        found = self._asked(Request("ages", directory))
+        assert isinstance(found, tuple)
+        return dict.fromkeys(found, 0.0)
 
     def put_pieces(self, key: str, pieces: Iterable[bytes], length: int) -> None:
-        raise NotImplementedError
+        self._asked(Request("put_pieces", key, b"".join(pieces)))
 
     def read(self, key: str, start: int, end: int) -> bytes:
-        raise NotImplementedError
+        if start == 0:  # the rest is of the same answer
+            found = self._asked(Request("read", key))
+            assert isinstance(found, bytes)
+            self._read[key] = found
+        return self._read[key][start:end]
 
     def delete(self, keys: Collection[str]) -> None:
-        raise NotImplementedError
+        self._asked(Request("delete", "", "\n".join(sorted(keys)).encode()))
 
 
 class Still:
@@ -107,12 +119,14 @@ class Still:
     def lengths(self, directory: str) -> dict[str, int]:
         return {key: len(data) for key, data in self._objects.items() if key.startswith(f"{directory}/")}
 
+    def read(self, key: str, start: int, end: int) -> bytes:
+        return self._objects.get(key, b"")[start:end]
+
     names = Replayed.names
     ages = Replayed.ages
     put_new = Replayed.put_new
     put_over = Replayed.put_over
     put_pieces = Replayed.put_pieces
-    read = Replayed.read
     delete = Replayed.delete
 
 
@@ -146,10 +160,24 @@ class Bucket:
             return Answer(None if data is None else SharedObject(data, tag_of(data)))
         if request.kind == "lengths":
             return Answer(tuple(sorted(key for key in objects if key.startswith(f"{request.key}/"))))
+        if request.kind in OTHERS:
+            return self._other(objects, request)
         there = objects.get(request.key)
         if not self._ignores(request) and ("" if there is None else tag_of(there)) != request.tag:
             return Answer(error="taken")
         objects[request.key] = request.data
+        return Answer()
+
+    def _other(self, objects: dict[str, bytes], request: Request) -> Answer:
+        """What asks for no condition."""
+        if request.kind == "ages":
+            return Answer(tuple(sorted(key for key in objects if key.startswith(f"{request.key}/"))))
+        if request.kind == "read":
+            return Answer(objects.get(request.key, b""))
+        if request.kind == "put_pieces":
+            objects[request.key] = request.data
+        for key in request.data.decode().split("\n") if request.kind == "delete" else ():
+            objects.pop(key, None)
         return Answer()
 
 
@@ -165,10 +193,14 @@ def explore(
     holds: Callable[[dict[str, bytes], list[list[bytes]]], None],
     faults: int,
     bucket: Bucket | None = None,
+    begins: dict[str, bytes] | None = None,
+    is_faulty: Callable[[Request], bool] = lambda request: request.kind in PUTS,
 ) -> Visited:
-    """Visit every state; `holds` raises where the objects contradict what each writer was told."""
+    """Visit every state; `holds` raises where the objects contradict what each writer was told. `begins`: the objects
+    that there are at first; `is_faulty`: which requests the faults befall.
+    """
     bucket = bucket or Bucket()
-    first = State((), (), ((),) * len(programs), faults)
+    first = State(_frozen(begins or {}), (), ((),) * len(programs), faults)
     seen, todo = {first}, [first]
     runs: dict[tuple[int, tuple[Answer, ...]], tuple[Request | None, list[bytes]]] = {}
     ends = 0
@@ -183,7 +215,7 @@ def explore(
             told.append(acknowledged)
         holds(dict(state.objects), told)
         ends += not any(asked)
-        for after in _following(state, asked, bucket):
+        for after in _following(state, asked, bucket, is_faulty):
             if after not in seen:
                 seen.add(after)
                 todo.append(after)
@@ -201,7 +233,9 @@ def _run(program: Program, answers: tuple[Answer, ...]) -> tuple[Request | None,
     return None, told
 
 
-def _following(state: State, asked: list[Request | None], bucket: Bucket) -> Iterator[State]:
+def _following(
+    state: State, asked: list[Request | None], bucket: Bucket, is_faulty: Callable[[Request], bool]
+) -> Iterator[State]:
     for at, request in enumerate(state.late):
         objects = dict(state.objects)
         bucket.carried_out(objects, request)
@@ -209,7 +243,7 @@ def _following(state: State, asked: list[Request | None], bucket: Bucket) -> Ite
     for number, asks in enumerate(asked):
         if asks is None:
             continue
-        for fault in ("", *(FAULTS if asks.kind in PUTS and state.faults else ())):
+        for fault in ("", *(FAULTS if state.faults and is_faulty(asks) else ())):
             yield _answered(state, number, asks, fault, bucket)
         if asks.kind == "lengths" and state.faults:
             yield from _stale(state, number, asks, bucket)

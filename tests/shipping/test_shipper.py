@@ -218,6 +218,19 @@ def test_after_a_restart_it_goes_on_behind_what_is_there(
     assert len(contents(place, workshop.repository.identity.repository, tmp_path / "r")) == 2
 
 
+def test_a_writer_that_knows_of_no_successor_has_no_base_counted(repository: Engine, place: HeldShare) -> None:
+    """It holds what its successor has never seen, and would be in the way of what that one puts."""
+    share = repository.identity.repository
+    shipper = begun(repository, place, held_bytes=1)
+    Shipper(parts_of(repository), place, "node-2").begin()
+    before = listed_bases(place, share)
+    put_each(repository, "q", [b"too much to hold"])
+    shipper.absorb()
+    with pytest.raises(ShareFenced):
+        shipper.step()
+    assert listed_bases(place, share) == before
+
+
 def test_another_history_of_the_repository_gets_a_base_with_all_its_content(
     workshop: Workshop, repository: Engine, place: HeldShare, tmp_path: Path
 ) -> None:
@@ -429,7 +442,7 @@ def test_a_share_that_lacks_something_makes_no_repository(repository: Engine, pl
     with pytest.raises(DirectoryNotEmpty):
         restored(place, share, tmp_path / "r")
     assert len(contents(place, share, tmp_path / "again")) == 1
-    with pytest.raises(NotABackup, match="no manifest"):
+    with pytest.raises(NotABackup, match="no base"):
         share_to_restore(HeldShare(), share, None)
 
 

@@ -21,6 +21,11 @@ from ullage.nifi.spans import Span, merged, total
 SLACK: Final = 25
 """A file in which more than this part of its live bytes comes back is worth it: with 25, four in a hundred."""
 
+LEAST_SLACK: Final = 100
+"""The same, where with the other one more than this would be taken for each live byte:"""
+
+ENOUGH: Final = 1.05
+
 WORTH: Final = 50
 """Of what is copied, the part that has to come back at the least: a second rewrite finds nothing to do."""
 
@@ -70,7 +75,9 @@ class RewriteFigures(msgspec.Struct, frozen=True):
 
 
 class RewritePlan:
-    """Files whose survivors move, `old`, and where to. `left`: those for which the room does not suffice now."""
+    """Files whose survivors move, `old`, and where to. `left`: those for which the room does not suffice now.
+    `is_enough`: what can move takes no more disk afterwards than it should.
+    """
 
     def __init__(self) -> None:
         self.steps: list[FileStep] = []
@@ -78,6 +85,7 @@ class RewritePlan:
         self.moves: dict[str, list[MovedClaim]] = {}
         self.left = 0
         self.gained = 0
+        self.is_enough = True
         self.old: set[str] = set()
         self._places: dict[tuple[str, int], tuple[str, int, list[Span]]] = {}
 
@@ -146,28 +154,56 @@ class _Run(NamedTuple):
 def plan_rewrite(
     seen: SeenNiFi, punched: Iterable[FileStep], appendable: int, rooms: Rooms | None, is_taken: Callable[[str], bool]
 ) -> RewritePlan:
-    """`punched`: what was or would be done before. `rooms`: None for as much as it takes. `is_taken`: of a name."""
-    plan = RewritePlan()
+    """`punched`: what was or would be done before. `rooms`: None for as much as it takes. `is_taken`: of a name.
+
+    Files that are worth it may lie between others that just are not, and could not move without these.
+    """
     freed = {step.file: step.freed for step in punched}
-    files = [_held(file, freed.get(file.file, 0)) for file in seen.files if file.is_held and not seen.doubts]
+    plan = _plan(seen, freed, _Frugality(appendable, SLACK), rooms, is_taken)
+    if plan.left or plan.is_enough:
+        return plan
+    closer = _plan(seen, freed, _Frugality(appendable, LEAST_SLACK), rooms, is_taken)
+    return closer if closer.gained > plan.gained else plan
+
+
+class _Frugality(NamedTuple):
+    """What new files are filled to, and which part of a file's live bytes is worth coming back."""
+
+    appendable: int
+    slack: int
+
+
+def _plan(
+    seen: SeenNiFi,
+    freed: Mapping[str, int],
+    frugality: _Frugality,
+    rooms: Rooms | None,
+    is_taken: Callable[[str], bool],
+) -> RewritePlan:
+    plan = RewritePlan()
+    slack = frugality.slack
+    files = [_held(file, freed.get(file.file, 0), slack) for file in seen.files if file.is_held and not seen.doubts]
     files.sort(key=lambda each: _order(each.file.file))
     block = max(seen.blocks.values(), default=1)
     free = dict(rooms.free) if rooms is not None else {}
-    for run in _runs(files):
-        if not _base(run) or not _gain(run.files, block, appendable):
+    for run in _runs(files, slack):
+        if not _base(run) or not _gain(run.files, block, frugality):
             continue
         chosen = run if rooms is None else _that_fit(run, block, free, rooms.disks)
         plan.left += len(run.files) - len(chosen.files)
-        base, gain = _base(chosen), _gain(chosen.files, block, appendable)
+        base, gain = _base(chosen), _gain(chosen.files, block, frugality)
         if not base or not gain:
             continue
         for each in chosen.files:
             plan.add_old(_step(each.file))
         names = _names(base, is_taken)
-        for claims in _filled([claim for each in chosen.files for claim in each.claims], block, appendable):
+        for claims in _filled([claim for each in chosen.files for claim in each.claims], block, frugality):
             container = claims[0].file.partition("/")[0]
             plan.add_new(f"{container}/{len(plan.new) % SECTIONS}/{next(names)}", claims)
         plan.gained += gain
+    movable = [each for each in files if not each.is_fixed]
+    taken = sum(each.left for each in movable) - plan.gained
+    plan.is_enough = taken <= ENOUGH * sum(total(each.file.live) for each in movable)
     return plan
 
 
@@ -194,10 +230,10 @@ def figures_of(seen: SeenNiFi, punched: Iterable[FileStep], plan: RewritePlan, r
     )
 
 
-def _held(file: SeenFile, freed: int) -> _Held:
+def _held(file: SeenFile, freed: int, part: int = SLACK) -> _Held:
     left = max(0, file.allocated - freed)
     live = total(file.live)
-    slack = left - live if left - live > live // SLACK else 0
+    slack = left - live if left - live > live // part else 0
     by_start: dict[int, list[Span]] = {}
     for begin, end, start in file.claims:
         by_start.setdefault(start, []).append((begin, end))
@@ -205,7 +241,7 @@ def _held(file: SeenFile, freed: int) -> _Held:
     return _Held(file, claims, left, slack, bool(file.doubt or file.stays or not claims))
 
 
-def _runs(files: list[_Held]) -> Iterator[_Run]:
+def _runs(files: list[_Held], part: int) -> Iterator[_Run]:
     """Those worth it, with those between them that are small against what comes back."""
     run: list[_Held] = []
     between: list[_Held] = []
@@ -217,7 +253,7 @@ def _runs(files: list[_Held]) -> Iterator[_Run]:
         elif not each.slack:
             between.append(each)
         else:
-            if run and sum(other.size for other in between) < SLACK * _slack_from(files, number):
+            if run and sum(other.size for other in between) < part * _slack_from(files, number):
                 run += between
             elif run:
                 yield _Run(run, _name((between or [each])[0]))
@@ -251,10 +287,10 @@ def _name(each: _Held) -> str:
     return each.file.file.rpartition("/")[2]
 
 
-def _gain(files: list[_Held], block: int, appendable: int) -> int:
+def _gain(files: list[_Held], block: int, frugality: _Frugality) -> int:
     """What comes back of them; 0: it is not worth it."""
     claims = [claim for each in files for claim in each.claims]
-    taken = sum(_rounded(sum(claim.size for claim in each), block) for each in _filled(claims, block, appendable))
+    taken = sum(_rounded(sum(claim.size for claim in each), block) for each in _filled(claims, block, frugality))
     gain = sum(each.left for each in files) - taken
     return gain if gain > 0 and gain * WORTH >= sum(each.size for each in files) else 0
 
@@ -272,14 +308,14 @@ def _that_fit(run: _Run, block: int, free: dict[int, int], disks: Mapping[str, i
     return _Run(chosen, run.behind)
 
 
-def _filled(claims: Iterable[MovedClaim], block: int, appendable: int) -> Iterator[list[MovedClaim]]:
+def _filled(claims: Iterable[MovedClaim], block: int, frugality: _Frugality) -> Iterator[list[MovedClaim]]:
     """In order. A file is closed as NiFi closes it, or behind that once its last block is full enough."""
     together: list[MovedClaim] = []
     size = 0
     for claim in claims:
         together.append(claim)
         size += claim.size
-        if size >= appendable and (_rounded(size, block) - size) * SLACK <= size:
+        if size >= frugality.appendable and (_rounded(size, block) - size) * frugality.slack <= size:
             yield together
             together, size = [], 0
     if together:

@@ -181,6 +181,9 @@ class ContainerDirectory(Container):
         self._needs_mount = is_mounted
         self._known: set[str] = set()
         self._was_mounted = False
+        self._proved = b""
+        """The bytes of the identity once it was found to be this container's, of the one repository that asks."""
+
         self._directory_lock = threading.Lock()
 
     def create(self, repository: str, format: int) -> None:
@@ -238,13 +241,18 @@ class ContainerDirectory(Container):
 
     def require_identity(self, repository: str) -> None:
         """ForeignContainer unless this is the very directory that the repository was made with."""
-        if not self._files.exists(self._identity_path):
+        try:
+            found = read_file(self._files, self._identity_path)
+        except OSError as error:
+            if self._files.exists(self._identity_path):
+                raise
             raise ForeignContainer(
                 f"container {self.name} at {self.path} has no {IDENTITY}: is its volume mounted? Mount it, or if the "
                 "content is lost for good, restore it from a backup"
-            )
+            ) from error
+        if found == self._proved:  # it is asked at the sync of each new content file, where microseconds count
+            return
         try:
-            found = read_file(self._files, self._identity_path)
             identity = decode_header(found, ContainerIdentity, self._identity_path, msgspec.json.decode)
         except RepositoryDamaged as error:
             raise ForeignContainer(str(error)) from error
@@ -253,6 +261,7 @@ class ContainerDirectory(Container):
                 f"{self.path} is container {identity.container} of repository {identity.repository}, not container "
                 f"{self.name} of repository {repository}: check the paths and mounts"
             )
+        self._proved = found
 
     def section_directory(self, claim: ResourceClaim) -> str:
         return os.path.join(self.path, str(claim.index % self._sections))

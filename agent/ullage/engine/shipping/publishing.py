@@ -3,6 +3,7 @@
     base put | manifest put on condition | remove what no base, dropped one or pin needs
                 ^ commit point
 
+Who takes a share over claims the manifest first, by putting its own epoch there: nobody before it publishes any more.
 A base serves points until the next one was made, and counts as long as points of that time are retained; of more than
 a manifest has room for the oldest are dropped. What only it needs goes a day after it was dropped, and not while
 somebody's pin names it. Fences stay for ever: a writer that wakes after years meets the one at its number. What belongs
@@ -10,7 +11,10 @@ to higher epochs is another writer's, who may be about to name it.
 """
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from typing import Final
+
+import msgspec
 
 from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import base_head, base_reader
@@ -31,6 +35,7 @@ from ullage.engine.shipping.shareplace import (
     MANIFEST,
     PINS,
     BaseName,
+    SharedObject,
     SharePlace,
     ShareWriter,
     Taken,
@@ -48,28 +53,62 @@ FENCE_BYTES_MAX: Final = 2 << 10
 """A fence is no longer than that; what is longer is none, and need not be read."""
 
 
+def take_manifest(place: SharePlace, share: str, writer: ShareWriter) -> None:
+    """Have nobody of a lower epoch publish from here on: what such a one is about to put meets another manifest than it
+    has read. ShareFenced; BucketUnavailable: nobody knows.
+
+    Of a base of its predecessor a writer must know when it decides with what it goes on: it may hold what the log has
+    not. Where there is no manifest yet it puts one without bases.
+    """
+    while True:
+        found = place.get(MANIFEST)
+        before = None if found is None else _decoded(found, share, place)
+        if before is not None and before.epoch >= writer.epoch:
+            if before.writer == writer:
+                return
+            raise _fenced(place)
+        mine = ShareManifest(share=share, epoch=writer.epoch, nonce=writer.nonce)
+        if before is not None:
+            mine = msgspec.structs.replace(mine, bases=before.bases, dropped=before.dropped)
+        with suppress(Taken):  # by a lower epoch, just before, or by this very put, whose answer was lost
+            _put(place, encode_document(mine), found)
+
+
+def _put(place: SharePlace, data: bytes, found: SharedObject | None) -> None:
+    if found is None:
+        place.put_new(MANIFEST, data)
+    else:
+        place.put_over(MANIFEST, data, found.tag)
+
+
+def _decoded(found: SharedObject, share: str, place: SharePlace) -> ShareManifest:
+    return decode_document(found.data, ShareManifest, share, f"{place.name}/{MANIFEST}")
+
+
+def _fenced(place: SharePlace) -> ShareFenced:
+    return ShareFenced(f"{place.name}/{MANIFEST} is another writer's now")
+
+
 def publish(
     place: SharePlace, share: str, writer: ShareWriter, base: ListedBase, retention_millis: int
 ) -> ShareManifest:
     """Have a base counted, and those dropped whose time is over; the manifest that counts. ShareFenced."""
     found = place.get(MANIFEST)
-    path = f"{place.name}/{MANIFEST}"
-    before = None if found is None else decode_document(found.data, ShareManifest, share, path)
+    before = None if found is None else _decoded(found, share, place)
+    if before is not None and before.writer != writer and before.epoch >= writer.epoch:
+        raise _fenced(place)
     if before is not None and base in before.bases:
         return before
     manifest = _with(before, share, writer, base, retention_millis)
     data = encode_document(manifest)
     try:
-        if found is None:
-            place.put_new(MANIFEST, data)
-        else:
-            place.put_over(MANIFEST, data, found.tag)
+        _put(place, data, found)
     except (Taken, BucketUnavailable) as error:
         there = place.get(MANIFEST)
         if there is None or there.data != data:
             if isinstance(error, BucketUnavailable):
                 raise
-            raise ShareFenced(f"{path} is another writer's now") from None
+            raise _fenced(place) from None
     return manifest
 
 

@@ -75,9 +75,11 @@ class DroppedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class ShareManifest(ShareDocument, frozen=True, kw_only=True):
-    """The content of `manifest`: the bases, oldest first. Restorations may begin with any of them."""
+    """The content of `manifest`: the bases, oldest first. Restorations may begin with any of them; there is none until
+    the first writer has put one.
+    """
 
-    bases: Annotated[tuple[ListedBase, ...], msgspec.Meta(min_length=1, max_length=BASES_MAX)]
+    bases: Annotated[tuple[ListedBase, ...], msgspec.Meta(max_length=BASES_MAX)] = ()
     dropped: Annotated[tuple[DroppedBase, ...], msgspec.Meta(max_length=BASES_MAX)] = ()
 
 

@@ -82,7 +82,7 @@ def share_to_restore(place: SharePlace, share: str, point: int | None) -> ShareT
     """What a restoration to a point reads. NotABackup: there is no share; InvalidArgument: no such point."""
     bases = listed_bases(place, share)
     if not bases:
-        raise NotABackup(f"{place.name} holds no share that can be restored: it has no manifest")
+        raise NotABackup(f"{place.name} holds no share that can be restored yet: it has no base")
     at = len(bases) - 1
     if point is not None:
         # Where two could do, the one whose log ends there: the other may be as of a later moment.

@@ -24,7 +24,7 @@ from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
 from ullage.engine.shipping.probing import probe
-from ullage.engine.shipping.publishing import collect, publish
+from ullage.engine.shipping.publishing import collect, publish, take_manifest
 from ullage.engine.shipping.sharedocs import SHARE_FORMAT, ListedBase
 from ullage.engine.shipping.shareplace import EPOCH, SharePlace, base_name, pack_name
 from ullage.engine.shipping.shippedcontent import IN_LOG, ShippedContent
@@ -110,6 +110,7 @@ class Shipper:
             probe(self._place)
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde)
+        take_manifest(self._place, self._share, writer.writer)
         known = known_share(self._place, self._share, self._parts.serde)
         durable = self._parts.log.durable
         self._absorb(durable)
