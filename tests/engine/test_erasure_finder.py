@@ -94,7 +94,10 @@ def test_swapped_flow_files_are_found(workshop: Workshop) -> None:
     survey = look(repository)
 
     counts = {place: count for place, (count, _) in records(survey).items()}
-    assert counts == {ErasurePlace.QUEUED: 12 - counts[ErasurePlace.SWAPPED], ErasurePlace.SWAPPED: counts["swapped"]}
+    assert counts == {
+        ErasurePlace.QUEUED: 12 - counts[ErasurePlace.SWAPPED],
+        ErasurePlace.SWAPPED: counts[ErasurePlace.SWAPPED],
+    }
     assert contents(survey) == {ErasurePlace.OWN_CONTENT: (12, 12)}
     assert survey.cost.swap_files == len(repository.ledger.swaps)
     assert survey.cost.records == 12
@@ -199,6 +202,7 @@ def test_attributes_before_and_after_are_found_in_events(workshop: Workshop, is_
 def test_answers_that_name_the_subject_are_found(workshop: Workshop, form: str, is_in_run: bool) -> None:
     """In memory and in a run; also of what is gone, and only its events know."""
     repository = workshop.make()
+    answer = b""
     for number, attributes in enumerate((CANARY, OTHER)):
         (record,) = put_all(repository, "in", [b"1"], **attributes)
         answer = b'["%s"]' % record.id.encode() if form == "text" else new_uuids(1)[0] + record.uuid
