@@ -114,11 +114,13 @@ def test_after_each_piece_of_work_there_is_a_pause() -> None:
     story = Story()
     (good,) = story.want(GOOD)
     greedy = story.want(GREEDY, 9)
-    story.passes(0.01)
+    story.passes(0.001)
     story.end(*greedy[:2])
+    (creating,) = story.want((GREEDY[0], not GREEDY[1]))
 
     assert story.turns.pause_of(good) <= 0
-    assert story.turns.pause_of(greedy[2]) == pytest.approx(0.01 * PAUSE_TIMES)
+    assert story.turns.pause_of(greedy[2]) == pytest.approx(0.001 * PAUSE_TIMES, abs=1e-5)
+    assert story.turns.pause_of(creating) == pytest.approx(0.001 * PAUSE_TIMES, abs=1e-5)  # of its work of either kind
     story.passes(1)
     story.want(GOOD)
     story.end(greedy[2])
