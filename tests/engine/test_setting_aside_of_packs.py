@@ -152,7 +152,7 @@ def test_a_damaged_byte_in_a_pack_stops_the_start(workshop: Workshop, filled: tu
     workshop.kill()
     whole = snapshot_of(workshop).read_bytes()
     at = whole.index(parse_uuid(next(iter(contents))))
-    snapshot_of(workshop).write_bytes(whole[:at] + b"\0" + whole[at + 1 :])
+    snapshot_of(workshop).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
 
     with pytest.raises(RepositoryDamaged, match=r"block of .* is damaged"):
         workshop.open()

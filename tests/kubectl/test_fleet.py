@@ -61,6 +61,16 @@ def test_what_nobody_asks_for_is_no_trouble() -> None:
     assert told == ["Replicated is Unknown: Why"]
 
 
+@pytest.mark.parametrize(("status", "reason"), [("Unknown", "NotAsked"), ("True", "AllNodes"), ("False", "OnNodes")])
+def test_what_a_bucket_lacks_is_shown_to_who_ships(
+    status: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nothing is shipped all that is live has one copy, and nobody needs to hear of it."""
+    found = repository(condition("Replicated", status) | {"reason": reason})
+    show_fleet(fleet_document(found, [node("a", soleCopyBytes=3 << 20), node("b", soleCopyBytes=1 << 20)], [], NOW), 20)
+    assert ("bucket  lacks 4.0 MiB of what is live" in capsys.readouterr().out) == (reason != "NotAsked")
+
+
 def test_what_goes_on_is_no_trouble() -> None:
     """A fleet that is paused, or waits for pods, says so on a line of its own."""
     told = fleet_document(repository(condition("Paused", "True", "by hand")), [], [], NOW)

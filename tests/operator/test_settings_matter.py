@@ -64,6 +64,7 @@ def selectors(spec: dict[str, Any]) -> object:
 LOCAL = {"storage": {"localPersistentVolume": {"storageClassName": "local", "size": "1Gi"}}}
 OWN = [{"name": "c1", "subPath": "c1", "localPersistentVolume": LOCAL["storage"]["localPersistentVolume"]}]
 HOURLY = {"planning": {"schedule": "0 * * * *"}}
+SHIPPED = {"mode": "Async", "url": "s3://flows/replicas"}
 ALL_NODES = {"maintenance": {"maxConcurrentNodes": "100%"}}
 
 
@@ -99,6 +100,9 @@ CASES = {
         {"network": {"clients": [{"podSelector": {"matchLabels": {"a": "b"}}}]}}, built, {"network": {"clients": [{}]}}
     ),
     "network.scrapers": Case({"network": {"scrapers": [SOME]}}, built),
+    "replication.credentialsSecret": Case(
+        {"replication": {**SHIPPED, "credentialsSecret": "keys"}}, built, {"replication": SHIPPED}
+    ),
     "maintenance.maxConcurrentNodes": Case({"maintenance": {"maxConcurrentNodes": 3}}, tickets),
     "maintenance.blockers.sparkPods.mode": Case(blocking(mode="Ignore"), tickets, ALL_NODES),
     "maintenance.blockers.sparkPods.maxDefer": Case(blocking(maxDefer="1h"), tickets, ALL_NODES),

@@ -58,6 +58,7 @@ def fleet_document(
         "namespace": metadata["namespace"],
         "name": metadata["name"],
         "ready": condition(status, "Ready"),
+        "replicated": _if_asked(status, "Replicated"),
         "window": status.get("nextWindow") or "",
         "nodesWanted": status.get("nodes", 0),
         "totals": {
@@ -127,6 +128,12 @@ def run_document(found: Object) -> Object:
 def condition(status: Object, type: str) -> str:
     """Whether a condition holds: True, False or Unknown."""
     return str(next((each["status"] for each in _conditions(status) if each["type"] == type), "Unknown"))
+
+
+def _if_asked(status: Object, type: str) -> str:
+    """The same; nothing where nobody wants what it is about."""
+    found = (each["status"] for each in _conditions(status) if each["type"] == type and each["reason"] != NOT_ASKED)
+    return str(next(found, ""))
 
 
 def troubles(status: Object) -> list[str]:

@@ -31,7 +31,7 @@ COPIES_SHOWN = 10
 
 Row = tuple[str, ...]
 
-SUMS = (("live", "live"), ("with one copy", "soleCopy"), ("dead", "dead"), ("archive", "archived"), ("free", "free"))
+SUMS = (("live", "live"), ("dead", "dead"), ("archive", "archived"), ("free", "free"))
 """What is told of a fleet's bytes, and where it stands in its document."""
 
 
@@ -86,19 +86,8 @@ def _copies(cluster: Cluster, place: str) -> tuple[list[Object], list[Object], l
 
 def show_fleet(fleet: Object, nodes_shown: int) -> None:
     """One fleet, for people."""
-    nodes, totals = fleet["nodes"], fleet["totals"]
-    ready = sum(each["ready"] == "True" for each in nodes)
-    tell(f"{fleet['namespace']}/{fleet['name']}  {_word(fleet['ready'])}")
-    tell(f"  nodes   {ready} of {fleet['nodesWanted']} ready")
-    tell("  bytes   " + ", ".join(f"{word} {size(totals[f'{key}Bytes'])}" for word, key in SUMS))
-    for key, words in RETURNING.items():
-        if count := fleet["returning"][key]:
-            tell(f"  back    {size(count)} {words}")
-    tell(f"  window  {fleet['window'] or 'unknown'}")
-    for line in fleet["now"]:
-        tell(f"  now     {line}")
-    for line in fleet["trouble"]:
-        tell(f"  {line}")
+    nodes = fleet["nodes"]
+    _show_sums(fleet)
     if nodes:
         tell("")
         _print_nodes([node_cells(each) for each in nodes[:nodes_shown]])
@@ -112,6 +101,25 @@ def show_fleet(fleet: Object, nodes_shown: int) -> None:
         print_rows(RUN_COLUMNS, [run_row(each) for each in fleet["runs"][:RUNS_SHOWN]])
     _show_copies("backup", fleet["backups"], BACKUP_COLUMNS, backup_row)
     _show_copies("restore", fleet["restores"], RESTORE_COLUMNS, restore_row)
+
+
+def _show_sums(fleet: Object) -> None:
+    """What holds of all nodes together."""
+    totals = fleet["totals"]
+    ready = sum(each["ready"] == "True" for each in fleet["nodes"])
+    tell(f"{fleet['namespace']}/{fleet['name']}  {_word(fleet['ready'])}")
+    tell(f"  nodes   {ready} of {fleet['nodesWanted']} ready")
+    tell("  bytes   " + ", ".join(f"{word} {size(totals[f'{key}Bytes'])}" for word, key in SUMS))
+    if fleet["replicated"]:
+        tell(f"  bucket  lacks {size(totals['soleCopyBytes'])} of what is live")
+    for key, words in RETURNING.items():
+        if count := fleet["returning"][key]:
+            tell(f"  back    {size(count)} {words}")
+    tell(f"  window  {fleet['window'] or 'unknown'}")
+    for line in fleet["now"]:
+        tell(f"  now     {line}")
+    for line in fleet["trouble"]:
+        tell(f"  {line}")
 
 
 def _show_copies(word: str, found: list[Object], columns: Sequence[str], row: Callable[[Object], Row]) -> None:
