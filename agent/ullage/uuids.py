@@ -7,6 +7,9 @@ from ullage.errors import HandleNotFound
 
 UUID_BYTES = 16
 
+NOTATION = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""A regular expression of what `format_uuid` writes."""
+
 _TEXT_LENGTH = 36
 _DASHES = (8, 13, 18, 23)
 

@@ -119,7 +119,7 @@ def in_spark(batch: pa.RecordBatch, table: str, node: str, target: pa.Schema) ->
     columns = []
     for field in target:
         if field.name == NODE:
-            column = repeated(node, batch.num_rows)
+            column = _alike(_text(node), batch.num_rows)
         else:
             column = _plain(batch.column(ON_THE_WIRE[table][field.name].name), is_millis=field.name in TIMES[table])
         columns.append(column if column.type == field.type else column.cast(field.type))
@@ -127,31 +127,41 @@ def in_spark(batch: pa.RecordBatch, table: str, node: str, target: pa.Schema) ->
 
 
 @lru_cache(maxsize=2)
-def repeated(text: str, count: int) -> pa.Array:
-    """A column of one text. pyarrow imports pandas to look at a Python value, a quarter of a second in each worker."""
+def _text(text: str) -> pa.Scalar:
+    """Pyarrow imports pandas to look at a Python value, a quarter of a second in each worker."""
     encoded = text.encode()
-    offsets = array("i", [at * len(encoded) for at in range(count + 1)])
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(encoded * count))
+    return pa.StringArray.from_buffers(1, pa.py_buffer(array("i", [0, len(encoded)])), pa.py_buffer(encoded))[0]
 
 
 def _plain(column: pa.Array, *, is_millis: bool) -> pa.Array:
     if not pa.types.is_run_end_encoded(column.type):
         return times(column) if is_millis else column
     # Runs may begin before the column, and go on beyond it.
-    if len(column) <= ALIKE_ROWS and column.find_physical_length() == 1:
-        return _alike(column.values[column.find_physical_offset()], is_millis)[: len(column)]
+    if column.find_physical_length() == 1:
+        return _alike(column.values[column.find_physical_offset()], len(column), is_millis=is_millis)
     if is_millis:  # once a run
         runs = pa.RunEndEncodedArray.from_arrays(column.run_ends, times(column.values))
         column = runs.slice(column.offset, len(column))
     return pc.run_end_decode(column)
 
 
+def _alike(value: pa.Scalar, count: int, *, is_millis: bool = False) -> pa.Array:
+    """Rows of one value."""
+    if count > ALIKE_ROWS:
+        return _made_alike(value, count, is_millis)
+    return _kept_alike(value, is_millis)[:count]
+
+
 @lru_cache(maxsize=16)
-def _alike(value: pa.Scalar, is_millis: bool) -> pa.Array:
-    """Rows of one value. Batch after batch of a queue has the same in most of its columns of runs: to make them anew
-    was a third of a task's work, and whoever copies them finds them in the processor's cache.
+def _kept_alike(value: pa.Scalar, is_millis: bool) -> pa.Array:
+    """Batch after batch of a queue has the same in most of its columns of runs: to make them anew was a fifth of a
+    task's work, and whoever copies them finds them in the processor's cache.
     """
-    rows = pa.repeat(value, ALIKE_ROWS)
+    return _made_alike(value, ALIKE_ROWS, is_millis)
+
+
+def _made_alike(value: pa.Scalar, count: int, is_millis: bool) -> pa.Array:
+    rows = pa.repeat(value, count)
     return times(rows) if is_millis else rows
 
 

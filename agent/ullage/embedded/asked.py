@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ullage.engine.model import HANDLE_QUEUE, EventType, FlowFileRecord, parse_uuid
+from ullage.uuids import NOTATION
 from ullage.wire.documents import COUNT_MAX
 from ullage.wire.matching import LATEST_MILLIS
 from ullage.wire.predicates import (
@@ -33,7 +34,7 @@ from ullage.wire.provenance import EventQuery
 MILLI: Final = 1_000
 """Microseconds."""
 
-UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID: Final = re.compile(NOTATION)
 
 WILDCARD: Final = re.compile(r"[%_\\]")
 """Where a pattern ends to be meant as it stands there."""

@@ -25,7 +25,8 @@ class BucketShare:
 
     def close(self) -> None:
         """The next request opens it anew: with the authorities and credentials that there are then."""
-        self._objects = None
+        with self._opening:
+            self._objects = None
 
     def get(self, key: str) -> SharedObject | None:
         found = self._opened().get(key)

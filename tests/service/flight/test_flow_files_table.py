@@ -17,7 +17,7 @@ from tests.service.flight.peer import Peer
 from tests.support import Workshop, committing, drain, put_all
 from ullage.embedded.flowfiles import joined
 from ullage.embedded.keptcolumns import COLUMN_BYTES, KEPT_SECONDS, KeptColumns, Room, in_type
-from ullage.embedded.pace import ALONE
+from ullage.embedded.pace import ALONE, Pace
 from ullage.engine.engine import Engine
 from ullage.engine.ledger.state import SwapContent
 from ullage.engine.ledger.swap import SwapFiles
@@ -353,6 +353,27 @@ def test_narrow_batches_go_out_together_up_to_a_bound() -> None:
     assert [batch.num_rows for batch in found] == [30_000] * 3 + [10_000] * 3
     assert pa.Table.from_batches(found).column("text") == pa.Table.from_batches(batches).column("text")
     assert {str(batch.column(1).type) for batch in found} == {"run_end_encoded<run_ends: int32, values: string>"}
+
+
+class CountedPace(Pace):
+    """How often others who wait may have gone first."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+
+
+def test_others_go_first_between_the_batches_that_are_joined() -> None:
+    """Each may have taken long to make."""
+    pace = CountedPace()
+    batch = pa.record_batch([["x"]], names=["text"])
+
+    for number, _ in enumerate(joined(iter([batch] * 20), pace)):
+        assert number == 0
+
+    assert pace.steps == 20
 
 
 def test_large_flow_files_come_in_batches_of_their_own(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import UUID_BYTES, parse_uuid, split_uuids
 from ullage.engine.runs.rows import BlockDamaged
+from ullage.uuids import NOTATION
 from ullage.wire.erasure import ErasurePlace
 
-_UUID = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID = re.compile(NOTATION.encode())
 
 
 def find_answers(answers: AnswerRuns, ledger: Ledger, tally: ErasureTally) -> None:

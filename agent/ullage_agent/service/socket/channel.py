@@ -15,13 +15,12 @@ from ullage.wire.frames import HEADER, FrameKind, Header, pack_frame, pack_heade
 PATIENCE_SECONDS: Final = 0.1
 """Longer than a send takes, unless the client does not receive."""
 
-
-GATHERED_BYTES: Final = 64 << 10
-"""A frame of so many bytes goes out from where its parts lie: to join them first took a third of a node's work for a
+VECTORED_BYTES: Final = 64 << 10
+"""A frame of so many bytes goes out from where its parts lie: to join them first took a tenth of a node's work for a
 table. To copy fewer costs less than to name several places.
 """
 
-GATHERED_PARTS: Final = 256
+VECTORED_PARTS: Final = 256
 """The kernel takes 1,024 places at a time (IOV_MAX), and a place costs about what it costs to copy a KiB."""
 
 
@@ -67,8 +66,9 @@ class Channel:
         channel has, or than is said here.
         """
         size = sum(map(len, parts))
-        is_gathered = size >= GATHERED_BYTES and len(parts) <= GATHERED_PARTS
-        frame = [pack_header(kind, request, size), *parts] if is_gathered else [pack_frame(kind, request, *parts)]
+        frame = [pack_header(kind, request, size), *parts]
+        if size < VECTORED_BYTES or len(parts) > VECTORED_PARTS:
+            frame = [b"".join(frame)]
         with self._send_lock:
             self._send(frame, descriptors, patience_seconds or self.stall_seconds)
 
