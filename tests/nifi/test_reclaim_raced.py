@@ -114,7 +114,7 @@ def test_an_attacker_who_swaps_a_section_all_the_time_gains_nothing(home: NiFiHo
         if attacker.stdout.readline() != b"ready\n":
             pytest.skip("this filesystem exchanges no names")
         for _ in range(ROUNDS):
-            with suppress(OSError, UllageError):
+            with suppress(OSError, UllageError):  # what leads elsewhere just now is refused
                 reclaim(home)
             if not os.listdir(section_folder):
                 break
@@ -171,7 +171,7 @@ def test_a_rewrite_puts_nothing_elsewhere(kind: str, tmp_path: Path, elsewhere: 
     if kind == "names":
         _leave_built(home)
 
-    with suppress(OSError, UllageError):
+    with suppress(OSError, UllageError):  # what it is refused with is no matter here
         rewrite(home, changes=changes)
 
     assert changes.swapped

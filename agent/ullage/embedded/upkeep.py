@@ -96,7 +96,7 @@ def restore(
 ) -> RestorationReport:
     """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
 
-    One that was cut short goes on with what is there.
+    One that was cut short goes on with what is there, to the same point; what is kept of it the report says.
 
     `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`: a backup, or a share that a service
     has shipped there (docs/shipping.md), of which `generation` is the number of one of `restore_points`.
@@ -112,7 +112,8 @@ def restore(
     """
     share = share_at(source)
     if share is not None:
-        return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
+        with _into(root):
+            return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
     place = place_to_read(source)
     with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, dict(containers or {}))

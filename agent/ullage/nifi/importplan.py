@@ -123,7 +123,7 @@ class ContentPlaces:
         ):
             try:
                 return path, os.stat(path).st_size
-            except FileNotFoundError:
+            except FileNotFoundError:  # looked for elsewhere
                 continue
             except OSError as error:
                 self._why[file] = unreadable(error)

@@ -26,6 +26,9 @@ from ullage.errors import RepositoryDamaged
 CACHE_BYTES: Final = 8 << 20
 """Blocks that are kept in memory: some 60,000 handles."""
 
+Unread = tuple[int, int | None]
+"""The number of a run, and of one of its blocks; None: all of it."""
+
 PassOver = Callable[[int, BlockDamaged], object]
 """Is told by a run's number what of it cannot be read, and passed over."""
 
@@ -160,6 +163,17 @@ class ColdRun:
         if self.run is None:
             return not self.count
         return {*self._unread, *self._doubted} <= set(self._given_up)
+
+    def has_given_up(self, block: int | None) -> bool:
+        """Whether a person does without one of its blocks, or without all of them."""
+        return block in self._given_up or not self.listed.rows
+
+    @property
+    def unread(self) -> list[Unread]:
+        """What of it this process does not read, and nobody has given up."""
+        if self.run is None:
+            return [(self.listed.number, None)] if self.count else []
+        return [(self.listed.number, number) for number in self._unread if number not in self._given_up]
 
     def may_have(self, uuid: bytes) -> bool:
         """Whether a uuid lies between its first and its last one."""
@@ -327,6 +341,26 @@ class ColdHandles:
                 "up what is damaged (`ullage set-aside`)"
             ) from damage
         return None
+
+    @property
+    def unread(self) -> list[Unread]:
+        """What a start could not read, and nobody has given up: this process does not look at it again."""
+        return [each for run in self.runs for each in run.unread]
+
+    def was_given_up(self, unread: Unread) -> bool:
+        """Whether a person does without it by now."""
+        number, block = unread
+        return all(run.listed.number != number or run.has_given_up(block) for run in self.runs)
+
+    def unread_with(self, uuid: bytes) -> list[Unread]:
+        """Those of these in which a handle may be."""
+        found: list[Unread] = []
+        for run in self.runs:
+            try:
+                run.find(uuid)
+            except BlockDamaged as error:
+                found.append((run.listed.number, error.block))
+        return found
 
     def pass_over(self, number: int, error: BlockDamaged) -> None:
         """Something cannot be read."""
