@@ -45,6 +45,7 @@ from ullage_agent.cli.upkeep import interruptible, named
 
 WRITE = "write"
 SOURCE = "A backup: its directory, or s3://BUCKET/PREFIX."
+BACKUP_OR_SHARE = "A backup, or what a service has shipped: its directory, or s3://BUCKET/PREFIX."
 PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
 KEPT = ("last", *PERIODS)
 
@@ -252,7 +253,7 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 
 
 @command()
-@click.argument("source", metavar="SRC", help=SOURCE)
+@click.argument("source", metavar="SRC", help=BACKUP_OR_SHARE)
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
@@ -279,7 +280,7 @@ def restore(
     """Make a repository from a backup, or from what a service has shipped to a bucket, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
-    with what is in ROOT when it is said again; of what was shipped it begins again, in an empty ROOT.
+    with what is in ROOT when it is said again, to the same point.
 
     With --queue or --id it is a new repository of these alone, and no other content is fetched: `ullage get ID --root
     ROOT` prints one, and `ullage ls --root ROOT` shows them.
@@ -301,8 +302,8 @@ def restore(
     else:
         tell(
             f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
-            f"{made.backup.kept_files:,} already; up to transaction {made.backup.last_id:,}: "
-            f"{made.check.flow_files:,} FlowFiles and handles, "
+            f"{made.backup.kept_files:,} already, {size(made.backup.kept_bytes)}; "
+            f"up to transaction {made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
             f"{many(len(made.check.problems), 'problem')}"
         )
     if made.check.problems:
@@ -325,7 +326,7 @@ def _restore_some(
     for problem in made.check.problems:
         say(f"problem: {problem}")
     for each in made.lost:
-        say(f"without content in the backup: {each.id}: {each.reason}")
+        say(f"without content there: {each.id}: {each.reason}")
     flow_files = sum(made.queues.values())
     tell_or_print(
         msgspec.to_builtins(made),
