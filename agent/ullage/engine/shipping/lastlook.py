@@ -31,7 +31,7 @@ class LastKnown(NamedTuple):
     waiting_bytes: int
 
 
-class Waits(Protocol):
+class WaitingOne(Protocol):
     """A transaction that waits to be shipped."""
 
     id: int
@@ -54,7 +54,7 @@ class LastLook:
         self._noted = self._read()
         self.known = self._noted
 
-    def add(self, waiting: Sequence[Waits], durable: int) -> None:
+    def add(self, waiting: Sequence[WaitingOne], durable: int) -> None:
         """What was committed since waits as well."""
         if self.known is not None:
             behind = waiting[bisect_right(waiting, self.known.as_of, key=lambda each: each.id) :]
