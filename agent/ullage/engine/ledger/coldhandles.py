@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ullage.engine.ledger.aside import HANDLES_SPACE as HANDLES_SPACE
+from ullage.engine.ledger.coldshares import ColdShares
 from ullage.engine.ledger.runlistings import given_up_blocks
 from ullage.engine.model import FlowFileRecord, RunFile, format_uuid
 from ullage.engine.packs import PackRows, read_rows, record_of
@@ -292,6 +293,9 @@ class ColdHandles:
         self.listed: dict[int, RunFile] = {}
         """While a snapshot is read: the runs that it lists."""
 
+        self.shares = ColdShares()
+        """What they keep alive, by resource claim."""
+
         self.moves = 0
         """Raised before handles leave memory for a run."""
 
@@ -376,6 +380,8 @@ class ColdHandles:
         if run not in self.runs or run.is_gone(row):
             return False
         run.hide(row)
+        if record.claim is not None:
+            self.shares.lower(record.claim)
         if run.left is not None:
             run.left.append(record.uuid)
         return True
