@@ -1,21 +1,18 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from ullage.contract import ContentRepository
+from ullage.embedded.adopting import adopt_from
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
-from ullage.embedded.partialrestoring import (
-    WantedRecords,
-    partial_report,
-    records_beside,
-    restore_some as _restore_some,
-)
+from ullage.embedded.partialrestoring import WantedRecords, restore_some as _restore_some
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
-from ullage.embedded.shares import points_of, restore_replicated, restore_some_replicated, share_at
+from ullage.embedded.shares import points_of, restore_replicated, share_at
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
@@ -29,6 +26,7 @@ from ullage.interface.checks import verification_request
 from ullage.interface.repository import Bytes
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import (
+    AdoptionReport,
     BackupGeneration,
     BackupVerification,
     InitReport,
@@ -137,9 +135,8 @@ def restore_some(
     generation: int | None = None,
     on_progress: Bytes | None = None,
 ) -> PartialRestoration:
-    """Make a repository of some of a backup, or of some of what a service has shipped, in a directory that is empty or
-    not there, and check every byte of it: of all FlowFiles of these queues, in their order, and of the FlowFiles and
-    handles with these ids.
+    """Make a repository of some of a backup, in a directory that is empty or not there, and check every byte of it: of
+    all FlowFiles of these queues, in their order, and of the FlowFiles and handles with these ids.
 
     All keep their ids and attributes. Of content no more is fetched than they have. The repository is a new one, and
     has no history. `source` and `generation` as in `restore`. NotFound, and nothing is made, where the backup lacks a
@@ -152,18 +149,27 @@ def restore_some(
     """
     if not queues and not ids:
         raise InvalidArgument("say what is to be restored: names of queues, or ids of FlowFiles and handles")
-    root, wanted = os.path.abspath(root), WantedRecords(frozenset(queues), frozenset(ids))
-    share = share_at(source)
-    if share is not None:
-        with _into(root):
-            return restore_some_replicated(share, root, wanted, generation, on_progress)
     place = place_to_read(source)
+    root = os.path.abspath(root)
     with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, {})
-        with records_beside(root) as scratch:
-            told = on_progress or (lambda _done, _total: None)
-            made = _restore_some(place, manifest, document.spec, wanted, scratch, told)
-    return partial_report(document, manifest.sequence, made, on_progress)
+        os.makedirs(os.path.dirname(root), exist_ok=True)
+        # Beside it, for there is room: what holds the records of a large backup does not fit into a folder in memory.
+        with tempfile.TemporaryDirectory(prefix=".ullage-records-", dir=os.path.dirname(root)) as scratch:
+            wanted = WantedRecords(frozenset(queues), frozenset(ids))
+            made = _restore_some(
+                place, manifest, document.spec, wanted, scratch, on_progress or (lambda _done, _total: None)
+            )
+    with open_embedded(None, document, create=False, maintain=False) as repository:
+        return PartialRestoration(
+            generation=manifest.sequence,
+            queues=dict(sorted(made.queues.items())),
+            handles=made.handles,
+            bytes=made.bytes,
+            lost=tuple(made.lost),
+            lost_count=made.lost_count,
+            check=repository.check(deep=True, on_progress=on_progress),
+        )
 
 
 def salvage(
@@ -208,6 +214,31 @@ def restore_points(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:
     [SharePoint(number=1, last_id=0, millis=1764201600000)]
     """
     return points_of(source)
+
+
+def adopt(
+    source: str | os.PathLike[str] | Bucket,
+    root: str | os.PathLike[str],
+    *,
+    node_is_off: bool,
+    node: str = "",
+    containers: Mapping[str, str] | None = None,
+    on_progress: Bytes | None = None,
+) -> AdoptionReport:
+    """Have a repository whose node is gone go on in `root`, from its share (docs/shipping.md), every byte checked.
+
+    First the share is taken: the node that wrote it puts nothing there any more, also if it comes back and is started.
+    Then what was put is restored, up to the newest point. `root` is empty or not there, and `containers` are as for
+    `restore`; `node` is who adopts it, as people are told. What the other node acknowledged and had not shipped is not
+    here, so `node_is_off` has to be said. Cut short, it leaves a share that nobody writes: said again, it goes on.
+    NotABackup; DirectoryNotEmpty; InvalidArgument; ShareFenced: somebody else adopted it at the same moment;
+    BucketRefused; BucketUnavailable.
+
+    >>> ullage.adopt("s3://flows/replicas", "again", node_is_off=True).owner  # doctest: +SKIP
+    'node-1'
+    """
+    with _into(root):
+        return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off)
 
 
 def verify_backup(

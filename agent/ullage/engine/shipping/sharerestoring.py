@@ -25,6 +25,7 @@ from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.model import ContentClaim, Operation
 from ullage.engine.opening import IDENTITY, RESTORING, SWAP, RepositoryIdentity, lock_directory
 from ullage.engine.restoring import require_empty
+from ullage.engine.shipping.adopting import with_adoption
 from ullage.engine.shipping.basing import SNAPSHOT_MEMBER
 from ullage.engine.shipping.contentpack import read_pack_index, read_packed
 from ullage.engine.shipping.history import PACKS_MEMBER, base_head, base_reader, listed_bases
@@ -147,7 +148,7 @@ def identity_in(asked: ShareToRestore) -> RepositoryIdentity:
     identity, _ = base_head(base_reader(asked.place, asked.base.name, asked.share))
     if identity.repository != asked.share:
         raise RepositoryDamaged(f"{asked.base.name} is of repository {identity.repository}, not of {asked.share}")
-    return identity
+    return with_adoption(identity, asked.place, asked.share)
 
 
 def restore_share(
@@ -169,7 +170,7 @@ def restore_share(
         if begun is None:
             mark_begun(files, root, asks)
         with pinned(asked.place, asked.share, asked.base, asked.through):
-            restoration = ShareRestoration(files, asked, identity, spec, containers, begun, told)
+            restoration = _ShareRestoration(files, asked, identity, spec, containers, begun, told)
             try:
                 return restoration.run()
             finally:
@@ -187,7 +188,7 @@ def _is_begun(files: Files, root: str, asks: BegunRestoration) -> BegunRestorati
     return begun
 
 
-class ShareRestoration:
+class _ShareRestoration:
     """One that nothing stands against any more."""
 
     def __init__(
@@ -220,7 +221,10 @@ class ShareRestoration:
     def run(self) -> BackupReport:
         """All of it."""
         files, root, identity = self._files, self._root, self._identity
-        self._make_directories()
+        for directory in (FLOWFILE, SWAP):
+            make_directories(files, os.path.join(root, directory))
+        for container in self._containers.values():
+            container.create(identity.repository, FORMAT_VERSION)
         packs, base = self._base()
         last, number, log_packs = self._log()
         for pack in (*packs, *log_packs):
@@ -245,12 +249,6 @@ class ShareRestoration:
             kept_files=base.kept + self._content.kept,
             kept_bytes=self._kept_bytes + base.kept_bytes,
         )
-
-    def _make_directories(self) -> None:
-        for directory in (FLOWFILE, SWAP):
-            make_directories(self._files, os.path.join(self._root, directory))
-        for container in self._containers.values():
-            container.create(self._identity.repository, FORMAT_VERSION)
 
     def _base(self) -> tuple[list[NamedPack], RestoredBase]:
         """Write its files; the packs that it needs."""
