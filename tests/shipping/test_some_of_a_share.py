@@ -19,9 +19,11 @@ from ullage.embedded.replication import parts_of
 from ullage.embedded.shares import FoundShare, restore_some_replicated
 from ullage.engine.engine import Engine
 from ullage.engine.shipping.shareplace import SharePlace
+from ullage.engine.shipping.sharerestoring import point_at
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits
-from ullage.errors import DirectoryNotEmpty, HandleNotFound, InvalidArgument, NotFound
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import DirectoryNotEmpty, HandleNotFound, InvalidArgument, NotABackup, NotFound
 from ullage.wire.upkeep import PartialRestoration
 
 LARGE: Final = 100 << 10
@@ -145,3 +147,39 @@ def test_the_command_brings_some_back(repository: Engine, bucket: Place, tmp_pat
     assert (made["queues"], made["handles"], made["generation"]) == ({"q": 4}, 1, point)
     with ullage.open(tmp_path / "r") as again:
         assert len(again.handles.get(known["large"])) == LARGE
+    newest = run(
+        "restore", bucket.bucket.url, tmp_path / "s", "--at", "0s", "--queue", "q", "--endpoint", share.endpoint
+    )
+    assert "as of generation or point" in newest.stderr
+    before = ("--at", "2020-01-31T12:00", "--endpoint", share.endpoint)
+    assert "goes back to" in run("restore", bucket.bucket.url, tmp_path / "t", *before, expect=2).stderr
+
+
+def test_a_moment_means_the_newest_point_that_is_not_later(
+    workshop: Workshop, repository: Engine, place: Measured, tmp_path: Path
+) -> None:
+    """Of the base that it lies behind no more than its log is read; before the first there is none."""
+    shipper = Shipper(parts_of(repository), place, "node")
+    shipper.begin()
+    shipper.step()
+    points = [(repository.clock.now_millis(), 1)]
+    for number in range(4):
+        workshop.clock.advance(60_000)
+        put_each(repository, "q", [b"%d" % number])
+        shipper.step()
+        assert shipper._writer is not None
+        points.append((repository.clock.now_millis(), shipper._writer.number - 1))
+        if number == 1:
+            workshop.clock.advance(30_000)
+            shipper._make_base()
+    share = repository.identity.repository
+
+    for millis, number in points:
+        for later in (0, 20_000):
+            assert point_at(place, share, millis + later, SerDe()) == number
+    with pytest.raises(InvalidArgument, match="goes back to 20"):
+        point_at(place, share, points[0][0] - 1, SerDe())
+    with pytest.raises(NotABackup):
+        point_at(Measured(), share, 0, SerDe())
+    made = some(place, repository, tmp_path / "r", ("q",), (), point_at(place, share, points[2][0] + 1, SerDe()))
+    assert made.queues == {"q": 2}

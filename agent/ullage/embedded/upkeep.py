@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from ullage.contract import ContentRepository
+from ullage.contract import ContentRepository, time_of
 from ullage.embedded.adopting import adopt_from
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
@@ -24,6 +24,8 @@ from ullage.engine.files import OsFiles
 from ullage.engine.oserrors import is_disk_full
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
+from ullage.engine.shipping.sharerestoring import point_at
+from ullage.engine.wal.serde import SerDe
 from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
@@ -200,6 +202,27 @@ def generations(source: str | os.PathLike[str] | Bucket) -> list[BackupGeneratio
     [2, 3]
     """
     return generations_at(place_to_read(source))
+
+
+def generation_at(source: str | os.PathLike[str] | Bucket, millis: int) -> int:
+    """The newest generation of a backup, or point of a share, that is not later than a moment, in milliseconds since
+    1970: `restore` and `restore_some` take it. Of a share no more is read than one base's log. InvalidArgument where
+    all that there is is later; NotABackup; BucketRefused; BucketUnavailable.
+
+    >>> report = repository.backup("copy")
+    >>> ullage.generation_at("copy", 4_102_444_800_000) == report.generation
+    True
+    """
+    share = share_at(source)
+    if share is not None:
+        return point_at(share.place, share.share, millis, SerDe())
+    found = generations_at(place_to_read(source))
+    serving = [each.sequence for each in found if each.created_millis <= millis]
+    if not serving:
+        raise InvalidArgument(
+            f"{name_of_place(source)} goes back to {time_of(found[0].created_millis)}, not to {time_of(millis)}"
+        )
+    return serving[-1]
 
 
 def restore_points(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ullage.contract import ContentRepositorySpec
+from ullage.contract import ContentRepositorySpec, time_of
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.content.containers import ContainerDirectory, directories_of
 from ullage.engine.files import Files, make_directories, replace_file
@@ -141,6 +141,22 @@ def restore_points(place: SharePlace, share: str, serde: SerDe) -> Iterator[Rest
         for found in _log(place, share, base, before, serde):
             header = found.header
             yield RestorePoint(header.number, header.last, header.millis, base)
+
+
+def point_at(place: SharePlace, share: str, millis: int, serde: SerDe) -> int:
+    """The newest that is not later than a moment. NotABackup: there is no share; InvalidArgument: all are later."""
+    bases = listed_bases(place, share)
+    if not bases:
+        raise NotABackup(f"{place.name} holds no share that can be restored yet: it has no base")
+    at = max((number for number, base in enumerate(bases) if base.millis <= millis), default=-1)
+    if at < 0:
+        raise InvalidArgument(f"{place.name} goes back to {time_of(bases[0].millis)}, not to {time_of(millis)}")
+    number = bases[at].next_log - 1
+    for found in _log(place, share, bases[at], bases[at + 1].next_log if at + 1 < len(bases) else None, serde):
+        if found.header.millis > millis:
+            break
+        number = found.header.number
+    return number
 
 
 def identity_in(asked: ShareToRestore) -> RepositoryIdentity:
