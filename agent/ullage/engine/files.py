@@ -49,6 +49,14 @@ class FileSize(NamedTuple):
     is_file: bool = True
 
 
+class FileMark(NamedTuple):
+    """Which file a path names, and in which state: two that are equal are of one file that was not changed between."""
+
+    device: int
+    inode: int
+    changed_nanos: int
+
+
 class File(Protocol):
     """One open file."""
 
@@ -150,6 +158,9 @@ class Files(Protocol):
 
     def device(self, path: str) -> int:
         """What tells the filesystem on which a path lies from others. Not of `usage`, which each writer asks for."""
+
+    def mark(self, path: str) -> FileMark:
+        """Which file is there, in one call, where its bytes would take three."""
 
     def is_mount_point(self, path: str) -> bool:
         """Whether something is mounted there, also of the same filesystem, which `device` does not tell."""
@@ -390,6 +401,10 @@ class OsFiles:
 
     def device(self, path: str) -> int:
         return os.stat(path).st_dev
+
+    def mark(self, path: str) -> FileMark:
+        found = os.stat(path, follow_symlinks=False)
+        return FileMark(found.st_dev, found.st_ino, found.st_ctime_ns)
 
     def is_mount_point(self, path: str) -> bool:
         with open("/proc/self/mountinfo", "rb") as mounts:

@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ullage.engine.files import DiskUsage, File, FileSize
+from ullage.engine.files import DiskUsage, File, FileMark, FileSize
 from ullage.testing.faults import CHANGING as CHANGING, LOOKING as LOOKING, Call as Call, Fault as Fault
 from ullage.testing.images import (
     BLOCK_BYTES,
@@ -182,6 +182,10 @@ class CrashFiles:
 
     def device(self, path: str) -> int:
         return 1
+
+    def mark(self, path: str) -> FileMark:
+        self.look("mark", path)
+        return FileMark(1, self._find(path).number, 0)  # nothing that is asked for its mark is written in place
 
     def is_mount_point(self, path: str) -> bool:
         return False
