@@ -1,8 +1,9 @@
 """The Java process that drives Apache NiFi's own classes (bench/nifi), its building, and its line protocol.
 
 One job a line to its stdin, one answer a line from its stdout, flat JSON both. `NIFI_SRC` names a checkout of a NiFi
-release, whose classes are compiled then; otherwise they come from Maven Central, which has older ones only. What is
-downloaded and compiled lies in the user's cache, by version and content.
+release, whose classes are compiled then; otherwise they come from Maven Central, which has older ones only. With those
+of NiFi 1 only the programs are compiled that write repositories, and judge them. What is downloaded and compiled lies
+in the user's cache, by version and content.
 """
 
 import hashlib
@@ -40,6 +41,9 @@ MODULES = (
 
 ONLY_OF_SOURCES = ("Events.java", "Provenance.java")
 """Maven Central has no provenance repository of any 2.x release."""
+
+JUDGING = ("Sample.java", "Judge.java", "NarThreadContextClassLoader.java")
+"""What is compiled with the classes of NiFi 1."""
 
 API_OF_SOURCES = "2.8.0"
 """nifi-api comes from Maven Central: releases to 2.11.0 use nothing in these classes that is newer."""
@@ -142,10 +146,17 @@ def java_home() -> Path:
     return Path(found.stdout.strip())
 
 
-def build(home: Path, source: Path | None) -> tuple[str, str]:
-    """NiFi's version and the class path of the compiled harness, from the cache if nothing has changed."""
-    version = version_of(source / "pom.xml" if source else SOURCES / "pom.xml", "version" if source else "nifi.version")
-    return version, built(home, f"nifi-{version}", SOURCES, source, lambda place: _compile(home, source, place))
+def build(home: Path, source: Path | None, release: str = "") -> tuple[str, str]:
+    """NiFi's version and the class path of the compiled harness, from the cache if nothing has changed.
+
+    `release`: one of NiFi 1 that Maven Central has, instead of the one that pom.xml names.
+    """
+    version = release or version_of(
+        source / "pom.xml" if source else SOURCES / "pom.xml", "version" if source else "nifi.version"
+    )
+    return version, built(
+        home, f"nifi-{version}", SOURCES, source, lambda place: _compile(home, source, place, release)
+    )
 
 
 def built(home: Path, name: str, sources: Path, checkout: Path | None, compile_into: Callable[[Path], None]) -> str:
@@ -172,11 +183,14 @@ def version_of(pom: Path, name: str) -> str:
     return found
 
 
-def _compile(home: Path, source: Path | None, place: Path) -> None:
+def _compile(home: Path, source: Path | None, place: Path, release: str) -> None:
     files = sorted(SOURCES.rglob("*.java"))
     options = ["-Preleased"]
     paths = [SOURCES]
-    if source:
+    if release:
+        files = [file for file in files if file.name in JUDGING]
+        options = ["-Preleased,one", f"-Dnifi.version={release}", f"-Dnifi-api.version={release}"]
+    elif source:
         lucene = version_of(source / PROVENANCE / "pom.xml", "lucene.version")
         options = [f"-Dnifi-api.version={API_OF_SOURCES}", f"-Dlucene.version={lucene}"]
         paths += [source / module / "src" / "main" / "java" for module in MODULES]

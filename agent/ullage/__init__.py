@@ -17,8 +17,8 @@ back. Open one on this machine's disks, or connect to one that a service serves;
 `repository.handles`, `.queues`, `.provenance`, `.reclamation` and `.leases` say what each of them promises;
 `ullage.errors` has one class for each thing that a program handles differently, all of them `UllageError`s.
 `ullage.aio` is the same for programs of asyncio. `ullage.initialize`, `ullage.repair`, `ullage.restore`,
-`ullage.restore_some` and `ullage.salvage` are for a repository of this machine that nobody has open. Sizes are bytes,
-times are milliseconds since 1970.
+`ullage.restore_some`, `ullage.adopt` and `ullage.salvage` are for a repository of this machine that nobody has open.
+Sizes are bytes, times are milliseconds since 1970.
 """
 
 import importlib
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ullage.client.retries import Retries
     from ullage.contract import ContentRepository
     from ullage.embedded.upkeep import (
+        adopt,
         generations,
         initialize,
         repair,
@@ -82,6 +83,7 @@ __all__ = [
     "Session",
     "SpaceUse",
     "UllageError",
+    "adopt",
     "aio",
     "connect",
     "errors",
@@ -118,6 +120,7 @@ _HOMES = {
     "Session": "ullage.interface.session",
     "SpaceUse": "ullage.enums",
     "UllageError": "ullage.errors",
+    "adopt": "ullage.embedded.upkeep",
     "aio": "ullage",
     "errors": "ullage",
     "generations": "ullage.embedded.upkeep",

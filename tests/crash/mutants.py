@@ -134,6 +134,8 @@ SLIPS = (
     Slip(Path("engine", "ledger", "packed.py"), " and row_at(current, index) == row", ""),
     Slip(COLD, "        run.hide(row)\n        if run.left", "        if run.left"),
     Slip(COLD, "run.left.append(record.uuid)", "return True"),
+    Slip(COLD, "self.shares.lower(record.claim)", "pass"),
+    Slip(Path("engine", "ledger", "handleruns.py"), "self._cold.shares.lower(claim)", "pass"),
     Slip(Path("engine", "ledger", "packedclaims.py"), "column[place + 1 :]", "column[place + 2 :]"),
     Slip(
         Path("engine", "ledger", "resources.py"),
@@ -146,7 +148,8 @@ SLIPS = (
 that does without them, or after a merge before the one that lists them; a handle that is not found while it becomes an
 object again, or is packed as it was before its last change; one that leaves memory as it was before that, that is in
 memory and in a run, or comes back with a merge; a claim that dies with its neighbour, or with the first of
-those that share it; what a block that cannot be read may claim is given back.
+those that share it; a file's share of what rests in runs that a handle leaves, or never joined, and that counts it
+still; what a block that cannot be read may claim is given back.
 """
 
 

@@ -58,7 +58,7 @@ HANDLE_RUN_ERRORS: list[Step | Restart] = [
     *[rest(30, 40, 50, 60), cool, rest(55, 65), broken(cool, fails("write", "*/handles/*.run"))],
     broken(cool, fails("sync", "*/handles/*.run"), fails("unlink", "*/handles/*.run")),
     broken(cool, fails("sync_directory", "*/runs/handles")),
-    broken(cool, fails("size", "*/handles/*.run")),
+    broken(cool, fails("size", "*/handles/*.run", times=2)),
     *[broken(cool, fails("write", "*/snapshot.partial")), cool, revise, rest(70)],
     *[broken(cool, fails("rename", "*/snapshot.partial")), revise, checkpoint],
 ]

@@ -62,6 +62,10 @@ NOT_CRASHED = {
     ("ProvenanceIndex._prepare", "self._files.unlink(path)"): "a shard that is not whole: nothing needs it",
     ("write_shard", "files.unlink(path)"): "the same",
     ("write_run", "files.unlink(path)"): "the same",
+    (
+        "RestoredContent._sync",
+        "self._files.unlink(self._paths[resource])",
+    ): "a sync that fails: tests/shipping/test_restoration_resumes.py has a disk that refuses one",
     ("_zero_ahead", "file.truncate(offset)"): "a full disk: tests/faults fills real ones",
     (
         "FileContentStore.sync_output",

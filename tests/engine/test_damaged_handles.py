@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.engine.test_cold_handles import cool, merge, put, require, run_files, seal
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, flip, spec_at
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.engine import Engine
@@ -238,3 +239,18 @@ def test_a_backup_names_what_of_a_run_cannot_be_read(workshop: Workshop, tmp_pat
         with Engine.open(spec_at(tmp_path / "of" / name), clock=workshop.clock) as again:
             there = {record.id for record in again.ledger.everything()}
             assert there == set(ids) if is_whole else set() < there < set(ids)
+
+
+@pytest.mark.parametrize(("kind", "at"), [("open", 1), ("read", 1), ("read", 2)])
+def test_a_disk_that_fails_once_at_a_start_costs_no_run(workshop: Workshop, kind: str, at: int) -> None:
+    """A head is looked at twice, as blocks are: else its handles would be unknown for as long as the process lives."""
+    repository = workshop.make()
+    ids = put(repository, 0, 20)
+    cool(repository)
+    workshop.close()
+    files = FailingFiles()
+    fault = files.fail(kind, "*/handles/*.run", at=at)
+    repository = workshop.open(files)
+    assert fault.seen > at
+    assert repository.set_aside.count == 0
+    require(repository, ids)

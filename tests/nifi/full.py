@@ -1,10 +1,10 @@
 """`make nifi-full`: seeded repositories of NiFi's own classes against what they held, and what NiFi has of them once
 they were reclaimed, or their survivors brought together; surveys beside a busy NiFi.
 
-ULLAGE_SEED is where the seeds begin, ULLAGE_NIFI_SAMPLES how many there are of each version; NIFI_SRC names a checkout
-of a NiFi release besides the one in Maven Central. Needs a JDK and Maven. What was judged with these sources is not
-judged again, so that the next call goes on; ULLAGE_NIFI_MINUTES ends it between two cases. Each tenth seed is stopped
-at each call of a reclaim, and of a rewrite; NiFi judges some of these.
+ULLAGE_SEED is where the seeds begin, ULLAGE_NIFI_SAMPLES how many repositories there are, of all versions together;
+NIFI_SRC names a checkout of a NiFi release besides those in Maven Central. Needs a JDK and Maven. What was judged with
+these sources is not judged again, so that the next call goes on; ULLAGE_NIFI_MINUTES ends it between two cases. Each
+eighth seed is stopped at each call of a reclaim, and of a rewrite; NiFi judges some of these.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ from pathlib import Path
 
 import ullage.nifi
 from bench.harness import SOURCES
+from tests.nifi.diagnosed import check_at_work
 from tests.nifi.judged import JudgedSample, check_events, check_reclaim, check_stops
-from tests.nifi.samples import command, home_of_sample, told, told_of
+from tests.nifi.samples import RELEASES, command, home_of_sample, told, told_of
 from tests.nifi.test_reclaim import live_of_sample
 from tests.nifi.test_rewrite import held
 from tests.nifi.test_survey import LATER_MILLIS, live_of, sizes, survey
@@ -33,10 +34,13 @@ from ullage.nifi.surveying import survey_nifi
 
 KEPT = Path("build") / "nifi-full.json"
 SURVEYS = 200
-STOPPED = 10
+STOPPED = 8
 """Of so many seeds the reclaim of one is stopped at each of its calls."""
 
 JUDGED_STOPS = 8
+DIAGNOSED = 20
+"""After one of so many surveys beside it NiFi is asked for its diagnostics."""
+
 FLOWFILES = 10_000
 """About what a busy NiFi holds."""
 
@@ -57,7 +61,8 @@ def check_sample(place: Path) -> None:
 
 
 def check_beside(java: list[str], place: Path, seed: int, surveys: int, flowfiles: int) -> tuple[int, int, int]:
-    """Surveys while NiFi works, one after the other: each is right about the transaction that it names.
+    """Surveys while NiFi works, one after the other: each is right about the transaction that it names. Some more say
+    what its diagnostics tell, while it stands still.
 
     Returns how many transactions happened, how many FlowFiles there were at the most, and how many surveys saw NiFi
     work in their own time.
@@ -65,7 +70,10 @@ def check_beside(java: list[str], place: Path, seed: int, surveys: int, flowfile
     place.mkdir()
     for name in ("flowfile_repository/journals", "content_repository", "content_second"):
         (place / name).mkdir(parents=True)
-    busy = subprocess.Popen([*java, str(place), str(seed), "busy", str(flowfiles)], stderr=subprocess.DEVNULL)
+    at_work = [*java, str(place), str(seed), "busy", str(flowfiles)]
+    busy = subprocess.Popen(
+        at_work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     found: list[NiFiSurvey] = []
     try:
         while len(found) < surveys:
@@ -73,9 +81,11 @@ def check_beside(java: list[str], place: Path, seed: int, surveys: int, flowfile
             latest = survey_nifi(home_of_sample(place), Clock())
             if found or latest.flowfiles >= flowfiles * 3 // 4:
                 found.append(latest)
+                if len(found) % DIAGNOSED == 1:
+                    assert check_at_work(busy, home_of_sample(place)).files
     finally:
         busy.kill()
-        busy.wait()
+        busy.communicate()
     log = {}
     for line in (place / "log.tsv").read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n"):  # the last one is torn by the kill
@@ -136,9 +146,14 @@ def check_busy(java: list[str], seed: int) -> str:
 def cases() -> Iterator[tuple[str, Callable[[], str]]]:
     """By name; those of one seed together."""
     first = int(os.environ.get("ULLAGE_SEED") or 1)
-    samples = int(os.environ.get("ULLAGE_NIFI_SAMPLES") or 50)
-    versions = [command(source or None) for source in sorted({"", os.environ.get("NIFI_SRC", "")})]
-    for seed in range(first, first + samples):
+    samples = int(os.environ.get("ULLAGE_NIFI_SAMPLES") or 100)
+    source = os.environ.get("NIFI_SRC")
+    versions = [
+        command(None),
+        *(command(None, release) for release in RELEASES),
+        *([command(source)] if source else []),
+    ]
+    for seed in range(first, first + -(-samples // len(versions))):
         for version, java in versions:
             yield f"NiFi {version}, seed {seed}", partial(check_seed, java, seed)
             if seed % STOPPED == 0:
@@ -147,8 +162,8 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
                     yield name, partial(check_stopped, java, seed, is_rewriting=how)
     for version, java in versions:
         yield f"NiFi {version}, busy, seed {first}", partial(check_busy, java, first)
-        if os.environ.get("NIFI_SRC") and (version, java) == versions[-1]:
-            yield f"NiFi {version}, events", partial(check_set_aside, java)
+    if source:
+        yield f"NiFi {versions[-1][0]}, events", partial(check_set_aside, versions[-1][1])
 
 
 def main() -> None:

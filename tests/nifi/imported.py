@@ -50,7 +50,9 @@ def told_by_nifi(sample: JudgedSample, java: list[str]) -> list[Standing]:
     told = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout.splitlines()
     sample.restore()
     found = []
-    for line in told[1:]:
+    for line in told:
+        if line.startswith(("=", "#")):  # the directory, and what NiFi's diagnostics tell
+            continue
         queue, _, _, entry, lineage, _, _, _, size, attributes, content, uuid = line.split("\t")
         found.append(Standing(queue, uuid, int(entry), int(lineage), int(size), attributes, content))
     return found

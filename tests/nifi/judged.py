@@ -7,9 +7,11 @@ changes it: so it is put back from a copy each time.
 import random
 import shutil
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.nifi.diagnosed import LATER_MILLIS, LISTED, check_survey, diagnosed
 from tests.nifi.samples import home_of_sample, write_events, write_sample
 from tests.nifi.stopped import allocated, everything, stopped_nifi
 from tests.nifi.stopping import Killed, StoppedChanges
@@ -21,9 +23,12 @@ from ullage.nifi.reclaiming import NiFiReclaimer
 from ullage.nifi.reclaimplan import Replays
 from ullage.nifi.surveying import survey_nifi
 
-NOW_MILLIS = 4_000_000_000_000
+NOW_MILLIS = LATER_MILLIS
 APPENDABLE_BYTES = 50_000
 """As Sample.java and Judge.java have it."""
+
+SIZE = 7
+"""Which of the fields behind its queue says how long a FlowFile is."""
 
 SPARE = 1.05
 """Of the disk that is taken, for each live byte, once survivors were brought together."""
@@ -66,10 +71,23 @@ class JudgedSample:
         return (space.allocated - archived(self.home)) / space.live
 
     def judge(self) -> list[str]:
-        """What NiFi has, once it has started. It was changed by that."""
+        """What NiFi has, once it has started. It was changed by that.
+
+        A survey before says what NiFi's diagnostics tell, and has as many FlowFiles in each queue.
+        """
+        survey = survey_nifi(self.home, ManualClock(NOW_MILLIS), LISTED)
         command = [*self._java, str(self.place)]
-        told = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout
-        return told.splitlines()[1:]
+        told = subprocess.run(command, check=True, timeout=120, capture_output=True, text=True).stdout.splitlines()
+        self.diagnosed = diagnosed(told)
+        check_survey(survey, self.diagnosed)
+        flowfiles = [line for line in told if not line.startswith(("#", "="))]
+        queues: dict[str, list[int]] = defaultdict(list)
+        for line in flowfiles:
+            queue, *numbers = line.split("\t")
+            queues[queue].append(int(numbers[SIZE]))
+        held = {queue: (len(sizes), sum(sizes)) for queue, sizes in queues.items()}
+        assert {each.identifier: (each.flowfiles, each.size) for each in survey.queues} == held
+        return flowfiles
 
 
 def check_reclaim(sample: JudgedSample, *, is_rewriting: bool = False) -> int:

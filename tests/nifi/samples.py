@@ -24,6 +24,8 @@ GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_EVENTS = Path(__file__).parent / "golden_events"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
 SEEDS = {"killed": 7, "stopped": 9}
+RELEASES = ("1.16.3", "1.28.1")
+"""Of NiFi 1, in Maven Central, beside the one of NiFi 2 that bench/nifi/pom.xml names."""
 
 
 class Told(NamedTuple):
@@ -81,10 +83,10 @@ def told(place: Path) -> list[tuple[str, str, str, int, int, int, int]]:
     )
 
 
-def command(source: str | None) -> tuple[str, list[str]]:
+def command(source: str | None, release: str = "") -> tuple[str, list[str]]:
     """NiFi's version, and what runs Sample with its classes: built first where they are not yet."""
     home = java_home()
-    version, classpath = build(home, Path(source).resolve() if source else None)
+    version, classpath = build(home, Path(source).resolve() if source else None, release)
     return version, [str(home / "bin" / "java"), "-cp", classpath, "harness.Sample"]
 
 

@@ -1,10 +1,15 @@
+import errno
 import json
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.cli.test_salvage import nobody
 from tests.nifi.samples import NAMES, home_of_sample, truth, unpacked
 from ullage_agent.cli.app import app
 
@@ -22,7 +27,22 @@ def ullage(*arguments: object, expect: int = 0) -> Result:
 @pytest.fixture
 def nifi(tmp_path: Path) -> Path:
     """A NiFi as it is unpacked, with repositories that NiFi's classes wrote."""
-    place = unpacked(NAME, tmp_path)
+    return _unpacked(tmp_path)
+
+
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """The same, in a place that others than its owner can enter."""
+    with tempfile.TemporaryDirectory(prefix="ullage-nifi-") as directory:
+        Path(directory).chmod(0o755)
+        place = _unpacked(Path(directory))
+        for path in (place, *place.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        yield place
+
+
+def _unpacked(directory: Path) -> Path:
+    place = unpacked(NAME, directory)
     (place / "conf").mkdir()
     (place / "conf" / "nifi.properties").write_text(
         "nifi.flowfile.repository.directory=./flowfile_repository\n"
@@ -120,3 +140,50 @@ def test_events_have_to_be_known_where_directories_are_named(nifi: Path) -> None
     for history in (("--no-provenance",), ("--provenance-repository", nifi / "events")):
         assert "would come back" in run("plan", *directories, *history).stdout
     assert "CONF says where" in run("plan", nifi, "--no-provenance", expect=2).stderr
+
+
+@pytest.mark.parametrize("command", [("survey",), ("pins",), ("plan",), ("import", "--dry-run", "--not-running")])
+def test_a_container_that_may_not_be_read_is_named(command: tuple[str, ...], readable: Path) -> None:
+    """With what helps, and with the code of what is not whole; the other container is read."""
+    place = readable / "content_second"
+    words = (*command, readable, *(["/nowhere"] if command[0] == "import" else []))
+    run(*words)  # whoever is nobody may not import what this needs
+    place.chmod(0)
+    try:
+        with nobody():
+            result = run(*words, expect=11)
+    finally:
+        place.chmod(0o755)
+
+    assert "/content_second: it can't be read: Permission denied: run this as NiFi's user or as root" in result.stderr
+    assert "counts as not on the disk" in result.stderr
+    assert "default/" in result.stdout or "FlowFiles" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["survey", "plan"])
+def test_a_container_whose_disk_fails_is_named(command: str, nifi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even root can read it."""
+    scan = os.scandir
+
+    def failing(path: str) -> object:
+        if path.endswith("content_second"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", failing)
+
+    result = run(command, nifi, expect=11)
+
+    assert "/content_second: it can't be read: Input/output error\n" in result.stderr
+    assert "counts as not on the disk" in result.stderr
+
+
+def test_a_reclaim_leaves_a_container_alone_that_can_not_be_read(nifi: Path) -> None:
+    """It says so in the end, with the code of what is not whole, and gives back what the other one has."""
+    (nifi / "content_second").rename(nifi / "elsewhere")
+    (nifi / "content_second").write_bytes(b"no folder")
+
+    result = run("reclaim", nifi, "--for-good", "--not-running", expect=11)
+
+    assert "/content_second: it can't be read: Not a directory" in result.stderr
+    assert "came back" in result.stdout

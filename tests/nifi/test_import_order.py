@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from tests.nifi.written import Written, checkpoint_of, journal_header, swap_file_of
-from ullage.nifi.flowfiles import FlowFileDetails, NiFiFlowFile
+from ullage.nifi.flowfiles import NUMBERS, FlowFileDetails, NiFiFlowFile
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.importplan import FIRST_IN, NEWEST, OLDEST, order_of, plan_import
 
@@ -25,7 +25,7 @@ def flowfile(
     lineage: tuple[int, int] = (0, 0),
 ) -> NiFiFlowFile:
     """Dates with the numbers that NiFi gives to what comes in one millisecond."""
-    details = FlowFileDetails(id, 0, lineage[0], lineage[1], queued[1], b"")
+    details = FlowFileDetails(NUMBERS.pack(id, 0, *lineage, queued[1]), b"")
     return NiFiFlowFile("q", file, start, 1, queued[0], None, claim_start, details)
 
 

@@ -43,6 +43,9 @@ class PoisonedLedger(Ledger):
     def end_load(self) -> None:
         """It has no runs."""
 
+    def end_replay(self, last_id: int) -> bool:
+        return False
+
     def replay_each(self, transaction: int, millis: int, found: Sequence[object], place: str) -> None:
         raise NotImplementedError
 

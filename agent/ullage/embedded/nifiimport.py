@@ -105,7 +105,7 @@ class ImportReport(msgspec.Struct, frozen=True):
     @property
     def is_complete(self) -> bool:
         """All that NiFi has is here."""
-        return not self.left_out and not any(damage.loses_flowfiles for damage in self.damages)
+        return not self.left_out and not any(damage.is_serious for damage in self.damages)
 
 
 class NiFiSource:

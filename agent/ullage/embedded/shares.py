@@ -10,6 +10,7 @@ from ullage.embedded.repository import open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.engine.backupplace import MANIFEST as BACKUP_MANIFEST
 from ullage.engine.files import OsFiles
+from ullage.engine.shipping.restoredbase import begun_restoration
 from ullage.engine.shipping.shareplace import EPOCH, MANIFEST, SharePlace
 from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
 from ullage.engine.wal.serde import SerDe
@@ -77,7 +78,8 @@ def restore_replicated(
     on_progress: Bytes | None,
 ) -> RestorationReport:
     """What `ullage.restore` promises, of a share."""
-    asked = share_to_restore(found.place, found.share, point)
+    files = OsFiles()
+    asked = share_to_restore(found.place, found.share, point, begun_restoration(files, os.path.abspath(root)))
     identity = identity_in(asked)
     document = document_of(identity, root, containers)
     done = 0
@@ -88,6 +90,6 @@ def restore_replicated(
         if on_progress is not None:
             on_progress(done, done)  # how much it is in all nobody knows before the end
 
-    report = restore_share(OsFiles(), asked, identity, document.spec, told)
+    report = restore_share(files, asked, identity, document.spec, told)
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))

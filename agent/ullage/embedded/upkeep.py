@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
 from ullage.contract import ContentRepository
+from ullage.embedded.adopting import adopt_from
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
 from ullage.embedded.partialrestoring import WantedRecords, restore_some as _restore_some
@@ -25,6 +26,7 @@ from ullage.interface.checks import verification_request
 from ullage.interface.repository import Bytes
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import (
+    AdoptionReport,
     BackupGeneration,
     BackupVerification,
     InitReport,
@@ -96,7 +98,7 @@ def restore(
 ) -> RestorationReport:
     """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
 
-    One that was cut short goes on with what is there.
+    One that was cut short goes on with what is there, to the same point; what is kept of it the report says.
 
     `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`: a backup, or a share that a service
     has shipped there (docs/shipping.md), of which `generation` is the number of one of `restore_points`.
@@ -112,7 +114,8 @@ def restore(
     """
     share = share_at(source)
     if share is not None:
-        return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
+        with _into(root):
+            return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
     place = place_to_read(source)
     with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, dict(containers or {}))
@@ -211,6 +214,31 @@ def restore_points(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:
     [SharePoint(number=1, last_id=0, millis=1764201600000)]
     """
     return points_of(source)
+
+
+def adopt(
+    source: str | os.PathLike[str] | Bucket,
+    root: str | os.PathLike[str],
+    *,
+    node_is_off: bool,
+    node: str = "",
+    containers: Mapping[str, str] | None = None,
+    on_progress: Bytes | None = None,
+) -> AdoptionReport:
+    """Have a repository whose node is gone go on in `root`, from its share (docs/shipping.md), every byte checked.
+
+    First the share is taken: the node that wrote it puts nothing there any more, also if it comes back and is started.
+    Then what was put is restored, up to the newest point. `root` is empty or not there, and `containers` are as for
+    `restore`; `node` is who adopts it, as people are told. What the other node acknowledged and had not shipped is not
+    here, so `node_is_off` has to be said. Cut short, it leaves a share that nobody writes: said again, it goes on.
+    NotABackup; DirectoryNotEmpty; InvalidArgument; ShareFenced: somebody else adopted it at the same moment;
+    BucketRefused; BucketUnavailable.
+
+    >>> ullage.adopt("s3://flows/replicas", "again", node_is_off=True).owner  # doctest: +SKIP
+    'node-1'
+    """
+    with _into(root):
+        return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off)
 
 
 def verify_backup(

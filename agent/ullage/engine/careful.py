@@ -7,7 +7,8 @@ costs several times as much. The snapshot that follows carries what was set asid
     -> snapshot with `SetAside` records | serving
 
 A record that was set aside must not make others wrong: every FlowFile that it names goes with it, and whatever it may
-point at counts as in use (ledger/aside.py).
+point at counts as in use (ledger/aside.py). One that is right, and could not be used because a block of handles could
+not be read, waits for a start that reads it (`waiting.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ import msgspec
 
 from ullage.contract import QueuePriority
 from ullage.engine.ledger.aside import named_by, set_aside
+from ullage.engine.ledger.coldhandles import Unread
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.placement import end_in_use, lost_by_move
 from ullage.engine.model import (
@@ -31,6 +33,7 @@ from ullage.engine.model import (
     QueueDefinition,
     Relocation,
     ResourceClaim,
+    ResourceClaimGone,
     SetAside,
     SwapIn,
     SwapOut,
@@ -43,6 +46,7 @@ from ullage.engine.model import (
 from ullage.engine.recovery import takes_what_lives
 from ullage.engine.repositories import ProvenanceRepository
 from ullage.engine.usable import require_usable
+from ullage.engine.waiting import WaitingRecords
 from ullage.engine.wal.serde import SerDe, Undecodable
 from ullage.engine.wal.state import UNUSABLE
 from ullage.errors import RepositoryDamaged
@@ -107,9 +111,14 @@ class CarefulRestore:
         """These promise to take away what lives: the promises are set aside, the files stay as they are."""
         self._place = "the state of all records together"
         for claim in claims:
-            self._put_aside(self._serde.encode_operation(claim), "it promises to take away content that is in use")
+            data = self._serde.encode_operation(claim)
+            self._put_aside(data, "it promises to take away content that is in use", self._lacking(claim))
             kept = msgspec.structs.replace(claim, intent=Action.NONE, intent_length=0, intent_holes=b"")
             self._ledger.apply(0, 0, [kept])
+
+    def retry(self, transaction: int, millis: int) -> bool:
+        """See `WaitingRecords.take`; of a restore that is not careful, too."""
+        return WaitingRecords(self._ledger, self._serde, self._require_fitting).take(transaction, millis)
 
     def _parts(self, operation: Operation) -> Iterator[Operation]:
         """The operation, or those of which it consists as far as FlowFiles that are there are concerned."""
@@ -140,12 +149,25 @@ class CarefulRestore:
         except UNUSABLE as error:
             if isinstance(operation, SwapIn) and operation.name in self._ledger.swaps:
                 raise  # its file is missing or damaged: of its FlowFiles later records speak, which would all be lost
-            self._put_aside(self._serde.encode_operation(operation), str(error))
+            self._put_aside(self._serde.encode_operation(operation), str(error), self._lacking(operation))
+
+    def _lacking(self, operation: Operation) -> list[Unread]:
+        """What cannot be read, and would say whether an operation can be used."""
+        cold = self._ledger.cold
+        if isinstance(operation, ResourceClaim | ResourceClaimGone):
+            return cold.unread
+        if isinstance(operation, Update):
+            return cold.unread_with(operation.uuid)
+        uuids = set(split_uuids(operation.uuids)) if isinstance(operation, Delete) else ()
+        return sorted({each for uuid in uuids for each in cold.unread_with(uuid)}, key=str)
 
     def _require_fitting(self, operation: Operation) -> None:
         """ValueError for what the ledger takes in, and others can't use."""
         if isinstance(operation, QueueDefinition):
             self._require_own_name(operation)
+        elif isinstance(operation, ResourceClaimGone):
+            if self._ledger.set_aside.is_holding_unread:
+                raise ValueError("handles that cannot be read may name it")
         elif isinstance(operation, ResourceClaim):
             self._require_harmless(operation)
         elif isinstance(operation, FlowFileRecord):
@@ -197,7 +219,7 @@ class CarefulRestore:
         except UNUSABLE as error:
             self._put_aside(self._serde.encode_operation(events), str(error))
 
-    def _put_aside(self, data: bytes, reason: str) -> None:
+    def _put_aside(self, data: bytes, reason: str, unread: Sequence[Unread] = ()) -> None:
         uuids = set(split_uuids(named_by(data).uuids))
         flow_files: list[FlowFileRecord] = []
         for uuid in uuids:
@@ -209,7 +231,7 @@ class CarefulRestore:
                 reason = f"FlowFile {format_uuid(uuid)}, which it names, was set aside"
         self._aside |= uuids
         ledger = self._ledger
-        aside = set_aside(data, reason, self._place, self._millis, ledger.index_ceiling, flow_files)
+        aside = set_aside(data, reason, self._place, self._millis, ledger.index_ceiling, flow_files, unread)
         operations: list[Operation] = [aside]
         if aside.held_through or data[1:2] == _CEILING_TAG:
             operations.append(IndexCeiling(ledger.index_ceiling + CEILING_JUMP))

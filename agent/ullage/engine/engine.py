@@ -234,8 +234,8 @@ class Engine:
         has_runs = not self.spec.flow_file.repository  # another one keeps no files beside its own
         self.tap = ShippingTap(is_open=self.spec.replication.mode != ReplicationMode.NONE)
         self.ledger.shipping_since = int(self.tap.is_open)  # until it is known how far shipping is
-        parts = self.ledger, self.provenance, self.spaces, self.tap, careful if is_careful else None
-        return RecordedState(*parts, has_runs=has_runs)
+        parts = self.ledger, self.provenance, self.spaces, self.tap, careful
+        return RecordedState(*parts, is_careful=is_careful, has_runs=has_runs)
 
     def _reclaimers(
         self, parts: ReclamationParts, purges: PurgeSchedule, permission: PermissionFor | None

@@ -396,7 +396,8 @@ class SetAside(msgspec.Struct, frozen=True, array_like=True, tag=28):
     `id` is a digest of place and bytes, so that a start that meets them again comes to the same one. `uuids` are the
     FlowFiles that it names, `flow_files` those of them that there were: they stand nowhere any more. Whatever it may
     point at counts as in use: `resources` and `swap_file`, or, where its bytes do not tell, every resource claim up to
-    `held_through` and every swap file.
+    `held_through` and every swap file. `unread` are the runs of handles by number, and of each the block (None: all),
+    without which nobody could use it: the first start that reads them does.
     """
 
     id: Uuid
@@ -409,10 +410,11 @@ class SetAside(msgspec.Struct, frozen=True, array_like=True, tag=28):
     resources: tuple[Whole, ...] = ()
     swap_file: str = ""
     held_through: Whole = 0
+    unread: tuple[tuple[Whole, Whole | None], ...] = ()
 
 
 class SetAsideEnd(msgspec.Struct, frozen=True, array_like=True, tag=29, gc=False):
-    """A person has given up a record that was set aside."""
+    """A person has given up a record that was set aside, or a start could use it after all."""
 
     id: Uuid
 

@@ -52,7 +52,8 @@ RESTORING = "restore.partial"
 class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of the root's `ullage.json`. `containers` maps names to paths below the root; `implementations` says
     which content, FlowFile and provenance repository it was made with, where that is not ours; `forgotten` are names of
-    containers whose loss was accepted, which no volume gets again.
+    containers whose loss was accepted, which no volume gets again; `adoption` is the last one of its share in a bucket
+    that this root was made after, "" if there was none.
     """
 
     format: int
@@ -62,6 +63,7 @@ class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     containers: dict[str, str]
     implementations: dict[str, str] = {}
     forgotten: tuple[str, ...] = ()
+    adoption: str = ""
 
 
 def implementations_of(spec: ContentRepositorySpec) -> dict[str, str]:

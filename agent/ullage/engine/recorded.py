@@ -19,7 +19,7 @@ from ullage.engine.wal.serde import Undecodable
 
 
 class RecordedState:
-    """See the module's text; for the log alone. `careful` is there for a restore that sets aside what can't be used.
+    """See the module's text; for the log alone.
 
     `millis` is when the last transaction that the log brought back was committed; 0: it brought none.
     """
@@ -32,19 +32,21 @@ class RecordedState:
         provenance: ProvenanceRepository,
         spaces: KeySpaces,
         tap: ShippingTap,
-        careful: CarefulRestore | None = None,
+        restore: CarefulRestore,
         *,
-        has_runs: bool = True,
+        is_careful: bool,
+        has_runs: bool,
     ) -> None:
-        """`tap` hears of each transaction. `has_runs`: what leaves memory goes to runs at a checkpoint; else it stands
-        in the snapshot.
+        """`tap` hears of each transaction. `is_careful`: what can't be used is set aside, by `restore`. `has_runs`:
+        what leaves memory goes to runs at a checkpoint; else it stands in the snapshot.
         """
         self._ledger = ledger
         self._provenance = provenance
         self._spaces = spaces
         self._tap = tap
         self._has_runs = has_runs
-        self.careful = careful
+        self._restore = restore
+        self.careful = restore if is_careful else None
 
     @property
     def is_careful(self) -> bool:
@@ -78,6 +80,12 @@ class RecordedState:
         assert self.careful is not None, "asked of a restore that is careful only"
         self.millis = millis
         self.careful.take(transaction, millis, found, place)
+
+    def end_replay(self, last_id: int) -> bool:
+        is_other = self._has_runs and self._restore.retry(last_id, self.millis)
+        if is_other:  # by no transaction: who ships these needs a new base
+            self._tap.lose()
+        return is_other
 
     def freeze(self) -> Iterable[Sequence[Operation]]:
         beside: Iterable[Sequence[Operation]]

@@ -49,7 +49,7 @@ def build_rewrite(
             if any(each.file in plan.old for each in flowfiles):
                 path = os.path.join(home.flowfiles, SWAP, name)
                 like = Likeness.of(os.stat(path))
-                changes.write_new(os.path.join(folder, name), swap_file_pieces(path, plan.place), like)
+                changes.write_new(os.path.join(folder, name), swap_file_pieces(path, plan.place, home.flowfiles), like)
                 built.append(f"{SWAP}/{name}")
         like = _like_checkpoint(home.flowfiles)
         pieces = _checkpoint(moment.map, plan, _last(home.flowfiles, transaction))
@@ -81,7 +81,7 @@ def _build_contents(
 
 
 def _like(intent: ReclaimIntent, new: NewFile) -> Likeness:
-    return Likeness.of(os.stat(intent.path(new.like)))
+    return Likeness.of(os.lstat(intent.path(new.like)))
 
 
 def _survivors(
@@ -96,7 +96,7 @@ def _survivors(
                 if descriptor >= 0:
                     os.close(descriptor)
                     descriptor = -1
-                descriptor = open_regular(intent.path(claim.file))
+                descriptor = open_regular(intent.path(claim.file), intent.root_of(claim.file))
                 opened = claim.file
                 found = os.fstat(descriptor)
                 if (found.st_ino, found.st_size, found.st_mtime_ns) != steps[claim.file]:

@@ -1,14 +1,18 @@
 """Every call that changes a NiFi's disk: one place, so that tests can stop a reclaim at each of them."""
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Final, NamedTuple, Self
 
+from ullage.beneath import names_below, without_links
 from ullage.holes import can_punch, punch_hole
 from ullage.wholesync import can_sync_whole, sync_whole
 
 PRIVATE: Final = 0o600
+FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+FILE: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Likeness(NamedTuple):
@@ -25,7 +29,16 @@ class Likeness(NamedTuple):
 
 
 class Changes:
-    """The calls themselves, on the operating system's files. None follows a link in a path's last name."""
+    """The calls themselves, on the operating system's files. None follows a link in a path's last name, and below the
+    folders that `keep_inside` names none in the whole path: whoever may write there may swap a folder for a link at any
+    time.
+    """
+
+    _inside_of: tuple[str, ...] = ()
+
+    def keep_inside(self, folders: Iterable[str]) -> None:
+        """From now on what lies below these folders is reached from them name by name; other paths are trusted."""
+        self._inside_of = tuple(sorted({os.path.abspath(each) for each in folders}, key=len, reverse=True))
 
     def write_new(
         self, path: str, pieces: Iterable[bytes], like: Likeness | None = None, *, is_synced: bool = True
@@ -34,54 +47,79 @@ class Changes:
 
         `is_synced`: else its filesystem has to be synced.
         """
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                for piece in pieces:
-                    file.write(piece)
-                file.flush()
-                if like is not None:
-                    self._own(descriptor, like)
-                if is_synced:
-                    os.fsync(descriptor)
-        except OSError:
-            with suppress(OSError):  # the first error is the one to tell
-                os.unlink(path)
-            raise
+        with self._reached(path) as (name, folder, _):
+            descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE, dir_fd=folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    for piece in pieces:
+                        file.write(piece)
+                    file.flush()
+                    if like is not None:
+                        self._own(descriptor, like)
+                    if is_synced:
+                        os.fsync(descriptor)
+            except OSError:
+                with suppress(OSError):  # the first error is the one to tell
+                    os.unlink(name, dir_fd=folder)
+                raise
 
     def make_folder(self, path: str, like: Likeness | None = None) -> None:
         """One that may be there."""
-        with suppress(FileExistsError):  # a call that was stopped made it
-            os.mkdir(path, 0o700)
+        with self._reached(path) as (name, folder, _), suppress(FileExistsError):  # a call that was stopped made it
+            os.mkdir(name, 0o700, dir_fd=folder)
             if like is not None:
-                self._own(path, like)
+                descriptor = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                try:
+                    self._own(descriptor, like)
+                finally:
+                    os.close(descriptor)
 
     def remove_folder(self, path: str) -> None:
         """One that is empty, or nothing."""
-        with suppress(OSError):  # what somebody put there stays
-            os.rmdir(path)
+        with suppress(OSError), self._reached(path) as (name, folder, _):  # what somebody put there stays
+            os.rmdir(name, dir_fd=folder)
+
+    def names(self, path: str) -> list[str]:
+        """What lies in a folder."""
+        with self._folder(path) as descriptor:
+            return sorted(os.listdir(descriptor))
 
     def sync_folder(self, path: str) -> None:
         """Names in it are durable afterwards."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with self._folder(path) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def rename(self, source: str, target: str) -> None:
-        os.rename(source, target)
+        with self._reached(source) as (name, folder, _), self._reached(target) as (new_name, new_folder, _):
+            os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=new_folder)
 
     def unlink(self, path: str) -> None:
-        os.unlink(path)
+        with self._reached(path) as (name, folder, _):
+            os.unlink(name, dir_fd=folder)
 
     def open(self, path: str) -> int:
         """A descriptor of a file that is there, to change it by."""
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with self._reached(path) as (name, folder, _):
+            return os.open(name, FILE, dir_fd=folder)
 
     def create(self, path: str, mode: int) -> int:
         """The same of a new file, or of one that is there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
+        with self._reached(path) as (name, folder, _):
+            return os.open(name, FILE | os.O_CREAT, mode, dir_fd=folder)
+
+    def _reached(self, path: str) -> AbstractContextManager[tuple[str, int | None, int]]:
+        """As `without_links`; of folders that lie in one another the inner one is where a path begins."""
+        whole = os.path.abspath(path)
+        return without_links(whole, next((each for each in self._inside_of if names_below(whole, each)), ""))
+
+    @contextmanager
+    def _folder(self, path: str) -> Iterator[int]:
+        with self._reached(path) as (name, folder, no_link):
+            descriptor = os.open(name, FOLDER | no_link, dir_fd=folder)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def punch(self, descriptor: int, begin: int, end: int) -> None:
         punch_hole(descriptor, begin, end - begin)
@@ -104,12 +142,14 @@ class Changes:
         """As it was; whoever may not give files away keeps them."""
         self._own(descriptor, Likeness(user, group, mode))
 
-    def _own(self, file: int | str, like: Likeness) -> None:
+    def _own(self, descriptor: int, like: Likeness) -> None:
         with suppress(PermissionError):  # not being root
-            os.chown(file, like.user, like.group)
-        os.chmod(file, like.mode)
+            os.fchown(descriptor, like.user, like.group)
+        # No content runs as its owner: whoever says what a file is like may not have root make one that does.
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        os.fchmod(descriptor, like.mode if is_folder else like.mode & 0o777)
         if like.modified_ns is not None:
-            os.utime(file, ns=(like.modified_ns, like.modified_ns))
+            os.utime(descriptor, ns=(like.modified_ns, like.modified_ns))
 
     def date(self, descriptor: int, modified_ns: int) -> None:
         """As it was before: by a file's date, archives are cleaned and people look."""

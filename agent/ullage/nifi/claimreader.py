@@ -52,7 +52,7 @@ class ClaimReader:
         if descriptor is None:
             if len(self._open) >= OPEN_MAX:
                 os.close(self._open.popitem(last=False)[1])
-            descriptor = self._open[file] = open_regular(self._places.find(file)[0])
+            descriptor = self._open[file] = open_regular(self._places.find(file)[0], self._places.root_of(file))
         else:
             self._open.move_to_end(file)
         return descriptor

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ullage.nifi.trouble import Damages, NiFiDamage
+from ullage.nifi.trouble import Damages, NiFiDamage, unreadable
 
 ARCHIVE: Final = "archive"
 SECTION: Final = re.compile(r"\d{1,4}")
@@ -148,12 +148,14 @@ class ContentListing:
             with os.scandir(path) as entries:
                 yield from entries
         except OSError as error:
-            self._damaged(path, error)
+            self._damaged(path, error, hides_contents=True)
         except ValueError as error:  # nifi.properties names no directory: one with NUL, or half of a character
-            self._damages.add(NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False))
+            what = f"it can't be read: {error}"
+            self._damages.add(NiFiDamage(repr(path), what, loses_flowfiles=False, hides_contents=True))
 
-    def _damaged(self, path: str, error: OSError) -> None:
-        self._damages.add(NiFiDamage(path, f"it can't be read: {error.strerror}", loses_flowfiles=False))
+    def _damaged(self, path: str, error: OSError, *, hides_contents: bool = False) -> None:
+        damage = NiFiDamage(path, unreadable(error), loses_flowfiles=False, hides_contents=hides_contents)
+        self._damages.add(damage)
 
 
 def _facts(found: os.stat_result) -> ClaimFile:

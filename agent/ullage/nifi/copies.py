@@ -116,13 +116,13 @@ class KeptCopies:
 
 def _contents(intent: ReclaimIntent, flowfiles: str, sums: list[int]) -> Iterator[bytes]:
     for step in intent.steps:
-        yield from _spans(intent.path_of(step), step.gone, sums)
+        yield from _spans(intent.path_of(step), intent.root_of(step.file), step.gone, sums)
     for name, size, _ in intent.replaced:
-        yield from _spans(os.path.join(flowfiles, name), [(0, size)], sums)
+        yield from _spans(os.path.join(flowfiles, name), flowfiles, [(0, size)], sums)
 
 
-def _spans(path: str, spans: list[Span], sums: list[int]) -> Iterator[bytes]:
-    with open(open_regular(path), "rb") as file:
+def _spans(path: str, root: str, spans: list[Span], sums: list[int]) -> Iterator[bytes]:
+    with open(open_regular(path, root), "rb") as file:
         for begin, end in spans:
             found = 0
             for piece in read_span(file.fileno(), begin, end, path):

@@ -73,6 +73,8 @@ def put_back(
         found = os.fstat(descriptor)
         if not step.is_deleted:
             refuse_unlike(step, found, is_new=False)
+        elif found.st_nlink != 1:
+            raise Unlike("it has another name elsewhere")
         changes.truncate(descriptor, step.size)
         for at, piece in copies.pieces(step):
             changes.write(descriptor, piece, at)

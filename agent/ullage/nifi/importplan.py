@@ -20,7 +20,7 @@ from ullage.nifi.fields import readable
 from ullage.nifi.flowfiles import Kept, NiFiFlowFile
 from ullage.nifi.home import NiFiConnection, NiFiHome, connections_of
 from ullage.nifi.moment import NiFiMoment
-from ullage.nifi.trouble import NiFiDamage
+from ullage.nifi.trouble import NiFiDamage, unreadable
 
 NAME_MAX: Final = 255
 """Characters of a queue's name."""
@@ -83,6 +83,25 @@ class ContentPlaces:
     def __init__(self, containers: Mapping[str, str]) -> None:
         self._containers = containers
         self._known: dict[str, tuple[str, int]] = {}
+        self._why: dict[str, str] = {}
+
+    def why_not(self, file: str) -> str:
+        """Why a resource claim that was looked for can't be read, where it may well be there."""
+        return self._why.get(file, "")
+
+    def root_of(self, file: str) -> str:
+        """The directory of its container."""
+        return self._containers.get(file.partition("/")[0], "")
+
+    def damages(self) -> Iterator[NiFiDamage]:
+        """The containers that can't be read."""
+        for path in self._containers.values():
+            try:
+                os.scandir(path).close()
+            except OSError as error:
+                yield NiFiDamage(path, unreadable(error), loses_flowfiles=False, hides_contents=True)
+            except ValueError as error:  # no directory can have this name
+                yield NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False, hides_contents=True)
 
     def find(self, file: str) -> tuple[str, int]:
         """The path and the length of a resource claim; no bytes where it is not there."""
@@ -104,7 +123,11 @@ class ContentPlaces:
         ):
             try:
                 return path, os.stat(path).st_size
-            except (OSError, ValueError):  # not there, or no name that a file can have: looked for elsewhere
+            except FileNotFoundError:  # looked for elsewhere
+                continue
+            except OSError as error:
+                self._why[file] = unreadable(error)
+            except ValueError:  # no name that a file can have
                 continue
         return "", 0
 
@@ -154,10 +177,12 @@ def plan_import(home: NiFiHome, refusal: Refusal, reserved: str = "") -> NiFiImp
         parts = [list(moment.in_memory()), *(flowfiles for _, flowfiles in moment.swapped())]
         transaction = moment.transaction
         damages += moment.damages
+    del moment  # and all that it knows
     notes: list[str] = []
     sorted_rows, named = _in_order(parts, connections, reserved, notes)
     del parts
     places = ContentPlaces(home.containers)
+    damages += places.damages()
     taken = _Taken(places, refusal, named)
     rows: list[NiFiFlowFile] = []
     queues = []
@@ -168,6 +193,9 @@ def plan_import(home: NiFiHome, refusal: Refusal, reserved: str = "") -> NiFiImp
         original = connection.name if connection else ""
         queues.append(ImportQueue(identifier, original, named[identifier], connection, first, len(rows)))
     notes += taken.notes()
+    left_out = taken.left_out
+    del taken  # which knows all uuids: the next step needs room
+    sorted_rows.clear()
     shared, stored = _shared(rows)
     return NiFiImportPlan(
         id=_digest(rows, queues),
@@ -179,7 +207,7 @@ def plan_import(home: NiFiHome, refusal: Refusal, reserved: str = "") -> NiFiImp
         size=sum(row.size for row in rows),
         stored=stored,
         attribute_bytes=sum(len(_packed(row)) for row in rows),
-        left_out=taken.left_out,
+        left_out=left_out,
         notes=notes,
         damages=damages,
     )
@@ -257,6 +285,8 @@ class _Taken:
         there = self._places.find(flowfile.file)[1] - flowfile.start
         if there >= flowfile.size:
             return ""
+        if why := self._places.why_not(flowfile.file):
+            return f"of its content in {flowfile.file}, {why}"
         return f"of its {flowfile.size:,} bytes in {flowfile.file} {max(0, there):,} are on the disk"
 
 

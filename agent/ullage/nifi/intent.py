@@ -95,8 +95,11 @@ class ReclaimIntent(msgspec.Struct, frozen=True):
 
     def path(self, file: str) -> str:
         """Of a content file."""
-        container, _, below = file.partition("/")
-        return os.path.join(self.containers[container], below)
+        return os.path.join(self.root_of(file), file.partition("/")[2])
+
+    def root_of(self, file: str) -> str:
+        """The directory of its container."""
+        return self.containers[file.partition("/")[0]]
 
 
 class IntentFolder:

@@ -88,6 +88,7 @@ class NiFiReclaimer:
         self._home = home
         self._clock = clock
         self._changes = changes or Changes()
+        self._changes.keep_inside([home.flowfiles, *home.containers.values(), *(home.provenance or ())])
         self._is_assured = is_assured
         self._intents = IntentFolder(home.flowfiles, self._changes)
         self._done: set[str] = set()

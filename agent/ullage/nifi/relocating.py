@@ -93,12 +93,12 @@ class Records:
         return self._kinds[kind].moved(record, at, moved)[0]
 
 
-def swap_file_pieces(path: str, moved: Moved) -> Iterator[bytes]:
-    """A swap file with new places, under which NiFi counts what the swapped FlowFiles refer to.
+def swap_file_pieces(path: str, moved: Moved, folder: str) -> Iterator[bytes]:
+    """A swap file below the folder, with new places, under which NiFi counts what the swapped FlowFiles refer to.
 
     TornFile, Unparsable, OSError: it can't be read. NotSurveyable: it can't be written.
     """
-    descriptor = open_regular(path)
+    descriptor = open_regular(path, folder)
     try:
         pieces = PieceReader(descriptor, os.fstat(descriptor).st_size)
         head, counted, tail, fields, count = pieces.take(_swap_header)

@@ -143,7 +143,8 @@ def _seen(
     elif is_rewriting or held is None or between(merged([*live, *named]), facts.size):
         container, _, below = file.partition("/")
         try:
-            descriptor = open_regular(os.path.join(home.containers[container], below))
+            root = home.containers[container]
+            descriptor = open_regular(os.path.join(root, below), root)
         except OSError as error:
             doubt = f"it can't be read in its section: {error.strerror}"
         else:

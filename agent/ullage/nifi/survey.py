@@ -96,7 +96,8 @@ class FileHold(msgspec.Struct):
 class NiFiSurvey(msgspec.Struct):
     """What a NiFi had at a moment. Times in milliseconds since 1970, sizes in bytes.
 
-    `is_complete`: all FlowFiles could be read; else what looks dead may be theirs. `is_in_use`: NiFi went on while it
+    `is_complete`: all FlowFiles could be read, else what looks dead may be theirs; and all folders of contents, else
+    what lies there looks as if it were not on the disk: `damages` says which. `is_in_use`: NiFi went on while it
     was read. `missing`: FlowFiles whose content, or the end of it, is not there; `missing_bytes` of it.
     """
 

@@ -43,7 +43,7 @@ def survey_nifi(home: NiFiHome, clock: Clock, listed: int = LISTED) -> NiFiSurve
         return NiFiSurvey(
             millis=clock.now_millis(),
             transaction=moment.transaction,
-            is_complete=not any(damage.loses_flowfiles for damage in damages),
+            is_complete=not any(damage.is_serious for damage in damages),
             is_in_use=is_in_use,
             flowfiles=tally.flowfiles,
             swap_files=moment.swap_files,
@@ -71,8 +71,8 @@ class NiFiPins(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """All FlowFiles could be read; else files may have more of them."""
-        return not any(damage.loses_flowfiles for damage in self.damages)
+        """All FlowFiles could be read, else files may have more of them; and all folders of contents."""
+        return not any(damage.is_serious for damage in self.damages)
 
 
 def pins_of_nifi(home: NiFiHome, clock: Clock) -> NiFiPins:

@@ -40,7 +40,7 @@ class Switch:
                 if os.path.lexists(target):
                     self._changes.unlink(target)
                 continue
-            found = os.stat(target)
+            found = os.lstat(target)
             if found.st_mtime_ns == before[name]:
                 continue
             source = os.path.join(self._folder, os.path.basename(name))
@@ -55,7 +55,7 @@ class Switch:
     def discard(self) -> None:
         """What was built and is in no place."""
         if os.path.isdir(self._folder) and not os.path.islink(self._folder):
-            for name in sorted(os.listdir(self._folder)):
+            for name in self._changes.names(self._folder):
                 self._changes.unlink(os.path.join(self._folder, name))
             self._changes.remove_folder(self._folder)
 

@@ -1,5 +1,6 @@
 """What keeps a NiFi's file from being read, and how it is told."""
 
+import errno
 from typing import Final
 
 import msgspec
@@ -39,11 +40,18 @@ class NiFiDamage(msgspec.Struct, frozen=True):
     """A file that is damaged or missing, and what follows from that.
 
     `loses_flowfiles`: there may be FlowFiles that were not read, so that what looks dead may be theirs.
+    `hides_contents`: a folder with contents was not looked at, which then look as if they were not there.
     """
 
     file: str
     what: str
     loses_flowfiles: bool
+    hides_contents: bool = False
+
+    @property
+    def is_serious(self) -> bool:
+        """Whether what was found is not all that there is."""
+        return self.loses_flowfiles or self.hides_contents
 
 
 LISTED_MAX: Final = 100
@@ -64,8 +72,10 @@ class Damages:
             self._first.append(damage)
         else:
             self._more += 1
-            loses = damage.loses_flowfiles or (self._last is not None and self._last.loses_flowfiles)
-            self._last = msgspec.structs.replace(damage, loses_flowfiles=loses)
+            loses, hides = damage.loses_flowfiles, damage.hides_contents
+            if self._last is not None:
+                loses, hides = loses or self._last.loses_flowfiles, hides or self._last.hides_contents
+            self._last = msgspec.structs.replace(damage, loses_flowfiles=loses, hides_contents=hides)
 
     def all(self) -> list[NiFiDamage]:
         """Each of the first ones, and one for all that came after them, which says how many."""
@@ -75,6 +85,12 @@ class Damages:
             *self._first,
             msgspec.structs.replace(self._last, what=f"{self._more:,} more, the last: {self._last.what}"),
         ]
+
+
+def unreadable(error: OSError) -> str:
+    """Why something can't be read, and what helps."""
+    helps = ": run this as NiFi's user or as root" if error.errno in (errno.EACCES, errno.EPERM) else ""
+    return f"it can't be read: {error.strerror}{helps}"
 
 
 class NiFiContentLost(Exception):

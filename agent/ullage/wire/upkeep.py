@@ -291,6 +291,22 @@ class RestorationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in it, deeply."""
 
 
+class AdoptionReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository that goes on elsewhere, from a share."""
+
+    backup: BackupReport
+    """What was copied."""
+
+    check: CheckReport
+    """What was found in it, deeply."""
+
+    epoch: int
+    """Of the share from now on: whoever wrote it in a lower one is fenced."""
+
+    owner: str
+    """The node that wrote it before; who began, where an adoption that was cut short went on."""
+
+
 class PartialRestoration(msgspec.Struct, frozen=True, kw_only=True):
     """A repository that was made of some of a backup."""
 

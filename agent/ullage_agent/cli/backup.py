@@ -279,7 +279,7 @@ def restore(
     """Make a repository from a backup, or from what a service has shipped to a bucket, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
-    with what is in ROOT when it is said again; of what was shipped it begins again, in an empty ROOT.
+    with what is in ROOT when it is said again, to the same point.
 
     With --queue or --id it is a new repository of these alone, and no other content is fetched: `ullage get ID --root
     ROOT` prints one, and `ullage ls --root ROOT` shows them.
@@ -301,8 +301,8 @@ def restore(
     else:
         tell(
             f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
-            f"{made.backup.kept_files:,} already; up to transaction {made.backup.last_id:,}: "
-            f"{made.check.flow_files:,} FlowFiles and handles, "
+            f"{made.backup.kept_files:,} already, {size(made.backup.kept_bytes)}; "
+            f"up to transaction {made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
             f"{many(len(made.check.problems), 'problem')}"
         )
     if made.check.problems:

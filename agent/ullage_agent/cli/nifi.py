@@ -12,10 +12,9 @@ from typing import IO, TYPE_CHECKING
 import click
 import msgspec
 
-from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.nifi_damages import say_damages
+from ullage_agent.cli.nifi_damages import end
 from ullage_agent.cli.options import DURATION, FILE, PAIR, SIZE, Group, json_output, option
-from ullage_agent.cli.output import bar, many, moment, print_json, print_rows, print_table, say, size, tell
+from ullage_agent.cli.output import bar, many, moment, print_json, print_rows, print_table, size, tell
 
 if TYPE_CHECKING:
     from ullage.nifi.home import NiFiHome
@@ -103,10 +102,7 @@ def survey(
         print_json(msgspec.to_builtins(found) | {"ratio": found.space.ratio})
     else:
         _print(found)
-    say_damages(found.damages)
-    if not found.is_complete:
-        say("Not all FlowFiles could be read: what is dead here may be theirs.")
-        sys.exit(ExitCode.INCOMPLETE)
+    end(found.damages, "what is dead here may be theirs")
 
 
 @nifi.command()
@@ -209,10 +205,7 @@ def pins(
         nifi_pins.print_pins(found, freeing, files=files, flowfiles=flowfiles, tails=tails)
     else:
         tell(f"Written to {' and '.join(str(path) for path in (parquet, html) if path is not None)}")
-    say_damages(found.damages)
-    if not found.is_complete:
-        say("Not all FlowFiles could be read: these files may have more of them.")
-        sys.exit(ExitCode.INCOMPLETE)
+    end(found.damages, "these files may have more of them")
 
 
 @nifi.command()

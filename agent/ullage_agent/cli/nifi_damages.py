@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.output import say, visible
 
 if TYPE_CHECKING:
@@ -17,3 +19,19 @@ def say_damages(damages: Iterable[NiFiDamage]) -> None:
     """
     for damage in damages:
         say(visible(f"{damage.file}: {damage.what}"))
+
+
+def end(damages: Collection[NiFiDamage], so: str) -> None:
+    """The same; INCOMPLETE if what was found is not all that there is. `so`: what follows from missing FlowFiles."""
+    say_damages(damages)
+    if any(damage.loses_flowfiles for damage in damages):
+        say(f"Not all FlowFiles could be read: {so}.")
+    say_hidden(damages)
+    if any(damage.is_serious for damage in damages):
+        sys.exit(ExitCode.INCOMPLETE)
+
+
+def say_hidden(damages: Iterable[NiFiDamage]) -> None:
+    """That contents were not looked at, if so."""
+    if any(damage.hides_contents for damage in damages):
+        say("Not all contents could be looked at: what lies there counts as not on the disk.")

@@ -11,7 +11,7 @@ import msgspec
 from ullage_agent.cli.choice import say_recovery
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.nifi_damages import say_damages
+from ullage_agent.cli.nifi_damages import say_damages, say_hidden
 from ullage_agent.cli.output import Bar, bar, many, print_json, print_rows, print_table, say, size, tell
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def print_preview(source: NiFiSource, *, as_json: bool) -> None:
         _print_left_out(plan.left_out)
         _print_notes(plan.notes)
     say_damages(plan.damages)
-    _end(is_complete=not plan.left_out and not any(damage.loses_flowfiles for damage in plan.damages))
+    say_hidden(plan.damages)
+    _end(is_complete=not plan.left_out and not any(damage.is_serious for damage in plan.damages))
 
 
 def print_report(report: ImportReport, target: Path, *, as_json: bool) -> None:
@@ -107,6 +108,7 @@ def print_report(report: ImportReport, target: Path, *, as_json: bool) -> None:
         _print_left_out(report.left_out)
         _print_notes([*report.notes, *(f"not brought over: {each}" for each in report.not_brought)])
     say_damages(report.damages)
+    say_hidden(report.damages)
     _end(is_complete=report.is_complete)
 
 

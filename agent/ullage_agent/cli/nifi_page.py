@@ -50,7 +50,7 @@ def page(found: NiFiPins, freeing: FreeingSet | None, *, files: int, flowfiles: 
     yield f"<h1>{TITLE}</h1>\n"
     yield from map(_paragraph, headlines(found))
     yield from (_paragraph(f"{damage.file}: {damage.what}") for damage in found.damages)
-    if not found.is_complete:
+    if any(damage.loses_flowfiles for damage in found.damages):
         yield _paragraph("Not all FlowFiles could be read: these files may have more of them.")
     yield "<h2>What comes back if one queue is emptied</h2>\n"
     yield from _table(QUEUE_COLUMNS, queue_rows(found))

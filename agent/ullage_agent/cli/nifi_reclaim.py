@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.nifi_damages import say_damages
+from ullage_agent.cli.nifi_damages import say_damages, say_hidden
 from ullage_agent.cli.output import many, moment, print_json, print_rows, print_table, say, size, tell, visible
 
 if TYPE_CHECKING:
@@ -68,13 +68,14 @@ def print_report(report: ReclaimReport, *, as_json: bool) -> None:
 
 def end(damages: Iterable[NiFiDamage], doubts: Iterable[str], *, is_whole: bool = True) -> None:
     """Say what could not be read, and why nothing is done; INCOMPLETE if that is so."""
-    reasons = list(doubts)
-    say_damages(damages)
+    reasons, found = list(doubts), list(damages)
+    say_damages(found)
+    say_hidden(found)
     if reasons:
         say(visible(f"Nothing is touched, because it can't be known what is alive: {reasons[0]}"))
         for reason in reasons[1:]:
             say(visible(f"and: {reason}"))
-    if reasons or not is_whole:
+    if reasons or not is_whole or any(damage.hides_contents for damage in found):
         sys.exit(ExitCode.INCOMPLETE)
 
 

@@ -30,6 +30,7 @@ import org.apache.nifi.util.NiFiProperties;
 /**
  * Opens the repositories of a Sample as NiFi's FlowController does when it starts, its clean-up included, and prints each
  * FlowFile in the order in which NiFi has it: queue, numbers and dates, digests of its attributes and of its content.
+ * Before that, and before the clean-up, what its diagnostics tell.
  *
  * Arguments: directories, one after the other. What NiFi changes as it starts is changed. After `--ordered` each queue's
  * FlowFiles, and then those of each swap file, are in the order of NiFi's QueuePrioritizer, and their uuids come last.
@@ -85,6 +86,7 @@ final class Judge {
                 swap.getSwapSummary(location).getResourceClaims().forEach(claims::incrementClaimantCount);
             }
         }
+        System.out.print(Diagnostics.of(content, flowFiles, swap, claims, locations.values().stream().flatMap(List::stream).toList()));
         content.cleanup();
         for (final FlowFileQueue queue : held.keySet()) {
             for (final FlowFileRecord flowFile : ordered(held.get(queue))) {

@@ -1,6 +1,8 @@
 package harness;
 
+import java.io.BufferedReader;
 import java.io.BufferedWriter;
+import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
@@ -26,11 +28,10 @@ import org.apache.nifi.controller.repository.StandardFlowFileRecord;
 import org.apache.nifi.controller.repository.StandardRepositoryRecord;
 import org.apache.nifi.controller.repository.WriteAheadFlowFileRepository;
 import org.apache.nifi.controller.repository.claim.ContentClaim;
+import org.apache.nifi.controller.repository.claim.ContentClaimWriteCache;
 import org.apache.nifi.controller.repository.claim.ResourceClaim;
 import org.apache.nifi.controller.repository.claim.ResourceClaimManager;
-import org.apache.nifi.controller.repository.claim.StandardContentClaimWriteCache;
 import org.apache.nifi.controller.repository.claim.StandardResourceClaimManager;
-import org.apache.nifi.controller.repository.metrics.NopPerformanceTracker;
 import org.apache.nifi.events.EventReporter;
 import org.apache.nifi.util.NiFiProperties;
 
@@ -41,7 +42,9 @@ import org.apache.nifi.util.NiFiProperties;
  *
  * Arguments: the directory, the seed, and how it ends: `stopped` as NiFi is stopped, or `killed` amid its work. Or
  * `busy`: it goes on until it is killed, with checkpoints often, and log.tsv has after each transaction its number, how
- * many FlowFiles there are, and their bytes; the number that follows is about how many it holds.
+ * many FlowFiles there are, and their bytes; the number that follows is about how many it holds. A line on stdin makes
+ * it stand still between two transactions and say what NiFi's diagnostics tell, up to `#end`, and so does each further
+ * line; an empty one lets it go on.
  */
 final class Sample {
     private static final long APPENDABLE_BYTES = 50_000;
@@ -109,7 +112,14 @@ final class Sample {
 
     private void beBusy(final int about) throws Exception {
         log = Files.newBufferedWriter(directory.resolve("log.tsv"));
+        final BufferedReader asked = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         while (true) {
+            if (asked.ready()) {
+                while (!asked.readLine().isEmpty()) {
+                    System.out.print(Diagnostics.of(content, flowFiles, swap, claims, List.of()) + "#end\n");
+                    System.out.flush();
+                }
+            }
             final FlowFileQueue queue = queues.get(chance.nextInt(queues.size()));
             final int count = held.get(queue).size();
             switch (chance.nextInt(8)) {
@@ -177,6 +187,7 @@ final class Sample {
         swapIn(queues.get(1), swapOut(queues.get(1), 10));
         drop(queues.get(0), 0.3);
         create(queues.get(3), 12, 300_000, Map.of());
+        create(queues.get(3), 2, 300_000, Map.of()); // in NiFi 1 the first of that session's may have been appended
         drop(queues.get(3), 1);
         awaitArchive();
     }
@@ -184,17 +195,17 @@ final class Sample {
     /** One session that creates FlowFiles of up to `most` bytes in files that they share. */
     private void create(final FlowFileQueue queue, final int count, final int most, final Map<String, String> more)
             throws Exception {
-        final StandardContentClaimWriteCache cache = new StandardContentClaimWriteCache(
-            content, new NopPerformanceTracker(), APPENDABLE_BYTES, 8_192);
+        final ContentClaimWriteCache cache = WriteCaches.of(content, APPENDABLE_BYTES, 8_192);
         final List<FlowFileRecord> made = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             final byte[] bytes = new byte[most == 0 ? 0 : 1 + chance.nextInt(most)];
             java.util.Arrays.fill(bytes, (byte) ('a' + chance.nextInt(26))); // a fixture is small when it is packed
             final ContentClaim claim = cache.getContentClaim();
+            final long offset = Math.max(0, claim.getLength()); // in NiFi 1 a session's contents are parts of one claim
             try (OutputStream out = cache.write(claim)) {
                 out.write(bytes);
             }
-            made.add(flowFile(claim, 0, bytes.length, more));
+            made.add(flowFile(claim, offset, bytes.length, more));
         }
         try {
             cache.flush();

@@ -72,6 +72,9 @@ class Notes:
     def end_load(self) -> None:
         """Nothing is beside the blocks."""
 
+    def end_replay(self, last_id: int) -> bool:
+        return False
+
     def freeze(self) -> list[list[Operation]]:
         with self.lock:
             self.views += 1

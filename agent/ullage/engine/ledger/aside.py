@@ -4,7 +4,7 @@ Whatever is not as expected counts as naming everything: nothing is given back t
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -115,10 +115,16 @@ def named_by(data: bytes) -> Named:
 
 
 def set_aside(
-    data: bytes, reason: str, place: str, millis: int, ceiling: int, flow_files: Sequence[FlowFileRecord] = ()
+    data: bytes,
+    reason: str,
+    place: str,
+    millis: int,
+    ceiling: int,
+    flow_files: Sequence[FlowFileRecord] = (),
+    unread: Iterable[tuple[int, int | None]] = (),
 ) -> SetAside:
     """The record that keeps another one. `flow_files` are those of the ones it names that there were; `ceiling` is the
-    greatest index of a resource claim that it may mean.
+    greatest index of a resource claim that it may mean; `unread` is what nobody can use it without.
     """
     named = named_by(data)
     held = {*named.resources, *(record.claim.resource for record in flow_files if record.claim is not None)}
@@ -133,6 +139,7 @@ def set_aside(
         resources=tuple(sorted(held)),
         swap_file=named.swap_file,
         held_through=max(1, ceiling) if named.is_all else 0,
+        unread=tuple(unread),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ullage.engine.ledger.aside import HANDLES_SPACE as HANDLES_SPACE
+from ullage.engine.ledger.coldshares import ColdShares
 from ullage.engine.ledger.runlistings import given_up_blocks
 from ullage.engine.model import FlowFileRecord, RunFile, format_uuid
 from ullage.engine.packs import PackRows, read_rows, record_of
@@ -25,6 +26,9 @@ from ullage.errors import RepositoryDamaged
 
 CACHE_BYTES: Final = 8 << 20
 """Blocks that are kept in memory: some 60,000 handles."""
+
+Unread = tuple[int, int | None]
+"""The number of a run, and of one of its blocks; None: all of it."""
 
 PassOver = Callable[[int, BlockDamaged], object]
 """Is told by a run's number what of it cannot be read, and passed over."""
@@ -161,6 +165,17 @@ class ColdRun:
             return not self.count
         return {*self._unread, *self._doubted} <= set(self._given_up)
 
+    def has_given_up(self, block: int | None) -> bool:
+        """Whether a person does without one of its blocks, or without all of them."""
+        return block in self._given_up or not self.listed.rows
+
+    @property
+    def unread(self) -> list[Unread]:
+        """What of it this process does not read, and nobody has given up."""
+        if self.run is None:
+            return [(self.listed.number, None)] if self.count else []
+        return [(self.listed.number, number) for number in self._unread if number not in self._given_up]
+
     def may_have(self, uuid: bytes) -> bool:
         """Whether a uuid lies between its first and its last one."""
         return bool(self.listed.rows) and self.listed.first <= uuid <= self.listed.last
@@ -278,6 +293,9 @@ class ColdHandles:
         self.listed: dict[int, RunFile] = {}
         """While a snapshot is read: the runs that it lists."""
 
+        self.shares = ColdShares()
+        """What they keep alive, by resource claim."""
+
         self.moves = 0
         """Raised before handles leave memory for a run."""
 
@@ -328,6 +346,26 @@ class ColdHandles:
             ) from damage
         return None
 
+    @property
+    def unread(self) -> list[Unread]:
+        """What a start could not read, and nobody has given up: this process does not look at it again."""
+        return [each for run in self.runs for each in run.unread]
+
+    def was_given_up(self, unread: Unread) -> bool:
+        """Whether a person does without it by now."""
+        number, block = unread
+        return all(run.listed.number != number or run.has_given_up(block) for run in self.runs)
+
+    def unread_with(self, uuid: bytes) -> list[Unread]:
+        """Those of these in which a handle may be."""
+        found: list[Unread] = []
+        for run in self.runs:
+            try:
+                run.find(uuid)
+            except BlockDamaged as error:
+                found.append((run.listed.number, error.block))
+        return found
+
     def pass_over(self, number: int, error: BlockDamaged) -> None:
         """Something cannot be read."""
         self.is_whole = False
@@ -342,6 +380,8 @@ class ColdHandles:
         if run not in self.runs or run.is_gone(row):
             return False
         run.hide(row)
+        if record.claim is not None:
+            self.shares.lower(record.claim)
         if run.left is not None:
             run.left.append(record.uuid)
         return True

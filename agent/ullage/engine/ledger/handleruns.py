@@ -17,13 +17,14 @@ from itertools import compress
 from typing import Final, NamedTuple
 
 from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
+from ullage.engine.ledger.coldshares import Tally, count_in
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import NewRun, RunFiles
 from ullage.engine.ledger.runlistings import with_gone
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import HandlePack, Operation, RunFile
-from ullage.engine.packs import PackRows, only, packed_rows, rows_of
+from ullage.engine.packs import PackRows, only, packed_rows, record_of, rows_of
 from ullage.engine.runs.rows import BlockDamaged, RunRow, key_of
 from ullage.engine.runs.tiers import mergeable
 from ullage.engine.uninterrupted import uninterrupted
@@ -54,10 +55,11 @@ class _Moved(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """What counts once the snapshot is published."""
+    """What counts once the snapshot is published. `tally` is what the rows of the run claim."""
 
     run: ColdRun | None
     moved: list[_Moved]
+    tally: Tally
     merged: MergedHandles | None
     dropped: list[ColdRun]
 
@@ -87,12 +89,15 @@ class HandleRuns:
         """At a start, behind the snapshot: read all runs that it lists, and count what they keep alive."""
         with self._ledger.lock:
             listed, self._cold.listed, self._cold.is_loaded = self._cold.listed, {}, True
+        before = self._ledger.loaded_counts()
+        tally: Tally = {}
         for run in sorted(filter(_has_rows, listed.values()), key=_by_number):
             cold = self._opened(run)
             with self._ledger.lock:
                 self._cold.runs = (*self._cold.runs, cold)
             for number in cold.blocks():
-                self._load_block(cold, number)
+                self._load_block(cold, number, tally if before is None else None)
+        self._settle(tally if before is None else self._ledger.tally_since(before))
 
     def started(self) -> None:
         """The log behind the snapshot is read, too: it may have given up what could not be."""
@@ -111,8 +116,9 @@ class HandleRuns:
         listed = [with_gone(part.run.listed, part.gone) for part in kept]
         if merged is not None and merged.new.count:
             listed.append(with_gone(merged.new.listed, merged.new.gone))
-        run, moved = self._write(view, listed)
-        self._coming = _Coming(run, moved, merged, dropped)
+        tally: Tally = {}
+        run, moved = self._write(view, listed, tally)
+        self._coming = _Coming(run, moved, tally, merged, dropped)
         if listed:
             yield [*listed]
         yield from view.naming()
@@ -131,8 +137,10 @@ class HandleRuns:
             new[0].hide_all()
         with self._ledger.lock:
             self._cold.replace(coming.dropped, new)
+            self._cold.shares.begin_settling()
         for moved in coming.moved:
             self._let_go(new[0], moved)
+        self._settle(coming.tally)
 
     def problems(self, *, deep: bool) -> Iterator[str]:
         """What `check` has to say; `deep`: reads every block."""
@@ -187,14 +195,20 @@ class HandleRuns:
         """A run, open. BlockDamaged."""
         return ColdRun(listed, self.files.run(listed), self._cold.cache)
 
-    def _load_block(self, run: ColdRun, number: int) -> None:
+    def _settle(self, tally: Tally) -> None:
+        is_settled = False
+        while not is_settled:
+            with self._ledger.lock:
+                is_settled = self._cold.shares.settle(tally)
+
+    def _load_block(self, run: ColdRun, number: int, tally: Tally | None) -> None:
         try:
             rows = run.rows(number)
         except BlockDamaged as error:
             self._note_unread(run, error)
             return
         try:
-            self._ledger.take_cold(run, number, rows)
+            self._ledger.take_cold(run, number, rows, tally)
         except UNUSABLE as error:
             reason = f"handles in block {number} of run {run.listed.number} cannot be used: {error}"
             self._note_unread(run, BlockDamaged(reason, number))
@@ -242,9 +256,9 @@ class HandleRuns:
                 return
         merged.close()
 
-    def _write(self, view: LedgerView, listed: list[RunFile]) -> tuple[ColdRun | None, list[_Moved]]:
-        """A run of what rests, which joins those that are listed. OSError, also where it does not read back: before the
-        snapshot counts, so that all is still where it was.
+    def _write(self, view: LedgerView, listed: list[RunFile], tally: Tally) -> tuple[ColdRun | None, list[_Moved]]:
+        """A run of what rests, which joins those that are listed, and what it claims `tally`. OSError, also where it
+        does not read back: before the snapshot counts, so that all is still where it was.
         """
         moved: list[_Moved] = []
         count = self._ledger.records.packed_count
@@ -264,6 +278,7 @@ class HandleRuns:
                 if new is None:
                     new = self.files.begin()
                 moved.append(_Moved(pack, new.rows, None if all(chosen) else tuple(chosen)))
+                count_in(tally, compress(rows.claims, chosen))
                 for uuid, row in _ordered(pack, chosen):
                     new.add(RunRow(key_of(uuid), row))
                 view.keep_only(shard, pack, only(pack, [not each for each in chosen]))
@@ -287,13 +302,18 @@ class HandleRuns:
         pack = moved.pack
         chosen = moved.rows or (True,) * pack.size
         written = _ordered(pack, chosen)
+        staying = set(range(len(written)))
 
         def show(places: Sequence[int]) -> None:
+            staying.difference_update(places)
             for place in places:
                 run.show(moved.first + place)
 
         with self._ledger.lock:
             self._ledger.records.let_go(pack, written, self._cold.held, show)
+            for claim in [record_of(*written[place]).claim for place in staying]:
+                if claim is not None:
+                    self._cold.shares.lower(claim)
 
     def _begin(self) -> bool:
         with self._ledger.lock:

@@ -8,6 +8,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import add
 from typing import Final
 
 from ullage.engine.model import ContentClaim
@@ -18,6 +19,9 @@ PACKED_MIN: Final = 8
 
 _WIDE: Final = "Q"
 _NARROW: Final = "I"
+
+_FIELDS: Final = 4
+"""Of a base claim, its resource claim first."""
 
 Row = tuple[int, int, int]
 """Offset, length and CRC."""
@@ -81,10 +85,20 @@ class LoadingClaims:
         self.take: Callable[[ClaimRow], None] = self._fields.extend
         """One more record names this one. Each record of a snapshot comes by here."""
 
+    def __len__(self) -> int:
+        """How many records have named one."""
+        return len(self._fields) // _FIELDS
+
+    def totals_behind(self, count: int) -> list[int]:
+        """Of those that came after so many: how many there are, their bytes, and where the last one ends."""
+        at = _FIELDS * count
+        offsets, lengths = self._fields[at + 1 :: _FIELDS], self._fields[at + 2 :: _FIELDS]
+        return [len(offsets), sum(lengths), max(map(add, offsets, lengths), default=0)]
+
     def rows(self) -> list[Row]:
         """In the order of their offsets."""
         fields = self._fields
-        return sorted(zip(fields[1::4], fields[2::4], fields[3::4], strict=True))
+        return sorted(zip(fields[1::_FIELDS], fields[2::_FIELDS], fields[3::_FIELDS], strict=True))
 
 
 def rows_of(claims: Iterable[ContentClaim]) -> list[Row]:

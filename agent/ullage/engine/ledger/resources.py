@@ -110,6 +110,11 @@ class ResourceEntry:
         """A snapshot's records are about to name its base claims: until `end_loading` nothing is asked."""
         self._live = LoadingClaims()
 
+    @property
+    def loading(self) -> LoadingClaims | None:
+        """What a snapshot's records have named so far; None: nobody waits for more."""
+        return self._live if isinstance(self._live, LoadingClaims) else None
+
     def taker(self) -> Callable[[ClaimRow], None]:
         """What to call with each base claim that a record of a snapshot names."""
         live = self._live

@@ -144,7 +144,7 @@ class RunFiles:
             self._writing.discard(number)
 
     def run(self, listed: RunFile) -> RowRun:
-        """A run that counts, open for reading. BlockDamaged."""
+        """A run that counts, open for reading. BlockDamaged where its head was looked at twice."""
         with self._lock:
             # run 1 listed at a start, a block of it read | all its rows leave | checkpoint: unlinked | a new run: 1
             #
@@ -152,19 +152,29 @@ class RunFiles:
             self._last_number = max(self._last_number, listed.number)
         found = self._open.get(listed.number)
         if found is None:
-            path = self.path(listed.number)
             try:
-                length = self._files.size(path).length
-                file = self._files.open(path)
-            except OSError as error:
-                if not is_about_file(error):  # no descriptor is left: that says nothing of the run
-                    raise
-                raise BlockDamaged(f"{path} cannot be opened: {error}") from error
-            found = RowRun.open(path, file)
-            self._require(found, length, listed)
+                found = self._opened_run(listed, is_second=False)
+            except BlockDamaged:  # as of a block: a disk that failed once would cost all of the run's rows
+                found = self._opened_run(listed, is_second=True)
             with self._lock:
                 found = self._open.setdefault(listed.number, found)
                 self._opened.add(found)
+        return found
+
+    def _opened_run(self, listed: RunFile, *, is_second: bool) -> RowRun:
+        """One look at a run's head. BlockDamaged."""
+        path = self.path(listed.number)
+        try:
+            length = self._files.size(path).length
+            file = self._files.open(path)
+        except OSError as error:
+            if not is_about_file(error):  # no descriptor is left: that says nothing of the run
+                raise
+            raise BlockDamaged(f"{path} cannot be opened: {error}") from error
+        if is_second:
+            file.drop_cache(0, length)  # what damaged a page in memory may have left the disk alone
+        found = RowRun.open(path, file)
+        self._require(found, length, listed)
         return found
 
     def blocks(self, listed: RunFile) -> Iterator[RowBlock | BlockDamaged]:

@@ -11,7 +11,7 @@ once its end was read: what was made of it before counts from then on.
 
 import struct
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -61,6 +61,17 @@ def _chunks(members: Members) -> Iterator[tuple[int, bytes]]:
                 yield _PIECE, piece[start : start + CHUNK_BYTES_MAX]
 
 
+class BasePosition(NamedTuple):
+    """How far a base was read: up to which of its bytes, how many chunks those are, the CRC of their heads, and the
+    member that goes on there, empty before the first.
+    """
+
+    offset: int
+    chunks: int
+    heads: int
+    member: str
+
+
 class BaseReader:
     """Reads a base from pieces of any length. RepositoryDamaged; FormatTooNew."""
 
@@ -74,12 +85,17 @@ class BaseReader:
         if named is None or (named.transaction, named.writer) != (self.header.transaction, self.header.writer):
             raise RepositoryDamaged(f"{path} says that it is another base")
         del self._data[:end]
+        self.position = BasePosition(end, 0, 0, "")
+        """What was given so far."""
+
+    def go_on(self, position: BasePosition, pieces: Iterable[bytes]) -> None:
+        """From where an earlier reader of the same base was; `pieces` are what lies there and behind."""
+        self.position, self._pieces, self._data = position, iter(pieces), bytearray()
 
     def members(self) -> Iterator[tuple[str, bytes]]:
         """The pieces of all members, each with its member's name; one that is empty comes with an empty piece."""
-        chunks = heads = 0
-        name: str | None = None
         while True:
+            offset, chunks, heads, name = self.position
             head = self._take(_CHUNK.size)
             kind, length, crc = _CHUNK.unpack(head)
             data = self._take(length) if length <= CHUNK_BYTES_MAX else b""
@@ -88,11 +104,11 @@ class BaseReader:
             if kind == _LAST:
                 self._require_end(data, chunks, heads)
                 return
-            chunks, heads = chunks + 1, crc32c(head, heads)
             if kind == _NAME:
                 name, data = self._member(data), b""
-            elif name is None:
+            elif not name:
                 raise RepositoryDamaged(f"{self._path} begins with bytes of no member")
+            self.position = BasePosition(offset + len(head) + length, chunks + 1, crc32c(head, heads), name)
             yield name, data
 
     def _member(self, data: bytes) -> str:

@@ -14,7 +14,7 @@ import msgspec
 
 from ullage.engine.files import Files, read_file, replace_file
 from ullage.engine.opening import IDENTITY, RepositoryIdentity
-from ullage.engine.shipping.baseobject import BaseReader
+from ullage.engine.shipping.baseobject import BasePosition, BaseReader
 from ullage.engine.shipping.contentpack import PIECE_BYTES, read_pack_index
 from ullage.engine.shipping.logobject import NamedPack
 from ullage.engine.shipping.logreader import read_log
@@ -104,16 +104,18 @@ def listed_bases(place: SharePlace, share: str) -> tuple[ListedBase, ...]:
     return decode_document(found.data, ShareManifest, share, f"{place.name}/{MANIFEST}").bases
 
 
-def base_reader(place: SharePlace, name: str, share: str) -> BaseReader:
-    """Reads a base, a piece at a time."""
+def base_reader(place: SharePlace, name: str, share: str, after: BasePosition | None = None) -> BaseReader:
+    """Reads a base, a piece at a time, and its members from where an earlier reader was."""
 
-    def pieces() -> Iterator[bytes]:
-        at = 0
+    def pieces(at: int) -> Iterator[bytes]:
         while piece := place.read(name, at, at + PIECE_BYTES):
             yield piece
             at += len(piece)
 
-    return BaseReader(pieces(), name, share, f"{place.name}/{name}")
+    reader = BaseReader(pieces(0), name, share, f"{place.name}/{name}")
+    if after is not None:
+        reader.go_on(after, pieces(after.offset))
+    return reader
 
 
 def known_share(place: SharePlace, share: str, serde: SerDe) -> KnownShare | None:

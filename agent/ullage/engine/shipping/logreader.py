@@ -9,17 +9,21 @@ from ullage.engine.wal.serde import SerDe
 from ullage.errors import RepositoryDamaged
 
 
+def newest_log(place: SharePlace) -> int:
+    """The number of the newest log object that is listed; 0 if none is."""
+    numbers = (log_number(name) for name in place.lengths(LOG))
+    return max((number for number in numbers if number is not None), default=0)
+
+
 def read_log(
     place: SharePlace, share: str, serde: SerDe, base: ListedBase | None = None, before: int | None = None
 ) -> Iterator[LogObject]:
-    """The objects behind a base that count, fences included; all there are without one, and of these those with lower
-    numbers than `before`. An object counts unless one of a higher epoch stands before it. RepositoryDamaged: one is
-    missing, or its transactions do not follow.
+    """The objects behind a base that count, fences included; all there are without one, or of these exactly those with
+    lower numbers than `before`. An object counts unless one of a higher epoch stands before it. RepositoryDamaged: one
+    is missing, or its transactions do not follow.
     """
     first, epoch, last = (1, 0, 0) if base is None else (base.next_log, base.writer.epoch, base.transaction)
-    numbers = (log_number(name) for name in place.lengths(LOG))
-    end = max((number for number in numbers if number is not None), default=0)
-    for number in range(first, end + 1 if before is None else min(end + 1, before)):
+    for number in range(first, newest_log(place) + 1 if before is None else before):
         path = f"{place.name}/{log_name(number)}"
         found = place.get(log_name(number))
         if found is None:

@@ -10,6 +10,9 @@ put is *void*, as is each object behind one of a higher epoch.
 
     1 takes epoch | 2 takes it, fence 1, batch 2 | 1 lists, puts fence 3, reads epoch, stops | 2: 3 is void, puts 4
 
+Who *adopts* a share writes so into `epoch`, and whoever follows keeps it. A root that was made before does not take
+`epoch` from there any more, however often it is started: looked at is the very object that is replaced.
+
 One put is under way at a time, sent again with the same bytes until it is settled. What a put meets that lies there is
 told by the nonce: ours, of an earlier try whose answer was lost, or another's.
 """
@@ -56,11 +59,14 @@ class LogWriter:
         self.number = number
 
     @classmethod
-    def begin(cls, place: SharePlace, share: str, owner: str, serde: SerDe, nonce: str = "") -> "LogWriter":
-        """Take the log over from whoever writes it. ShareFenced: somebody else did at the same time. BucketUnavailable:
-        nobody may write now; begin once more.
+    def begin(
+        cls, place: SharePlace, share: str, owner: str, serde: SerDe, nonce: str = "", adoption: str | None = ""
+    ) -> "LogWriter":
+        """Take the log over from whoever writes it. `adoption` is the one that the writer's root was made after; None
+        adopts the share. ShareFenced: somebody else took it at the same time, or has adopted it since.
+        BucketUnavailable: nobody may write now; begin once more.
         """
-        writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8))
+        writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8), adoption)
         listed = (log_number(name) for name in place.lengths(LOG))
         last = max((number for number in listed if number is not None), default=0)
         begun = cls(place, share, writer, serde, last + 1)
@@ -119,10 +125,18 @@ class LogWriter:
         )
 
 
-def _take_epoch(place: SharePlace, share: str, owner: str, nonce: str) -> ShareWriter:
+def _take_epoch(place: SharePlace, share: str, owner: str, nonce: str, adoption: str | None) -> ShareWriter:
     found = place.get(EPOCH)
-    before = 0 if found is None else _decoded(found, share, place).epoch
-    mine = EpochDocument(share=share, epoch=before + 1, nonce=nonce, owner=owner)
+    before = None if found is None else _decoded(found, share, place)
+    if before is not None and adoption is not None:
+        _require_adoption(before, adoption, place)
+    mine = EpochDocument(
+        share=share,
+        epoch=1 if before is None else before.epoch + 1,
+        nonce=nonce,
+        owner=owner,
+        adoption=nonce if adoption is None else adoption,
+    )
     data = encode_document(mine)
     try:
         if found is None:
@@ -138,6 +152,15 @@ def _take_epoch(place: SharePlace, share: str, owner: str, nonce: str) -> ShareW
             raise
         raise ShareFenced(f"{place.name}: somebody else began to write there at the same moment") from None
     return mine.writer
+
+
+def _require_adoption(before: EpochDocument, adoption: str, place: SharePlace) -> None:
+    """ShareFenced unless a root that was made after that adoption may go on from here."""
+    if before.adoption != adoption:
+        raise ShareFenced(
+            f"{place.name} was adopted, and {before.owner} writes it now: this repository was made before, and ships "
+            "nothing there any more"
+        )
 
 
 def _decoded(found: SharedObject, share: str, place: SharePlace) -> EpochDocument:

@@ -44,9 +44,12 @@ class ShareDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EpochDocument(ShareDocument, frozen=True, kw_only=True):
-    """The content of `epoch`. `owner`: the node, for people."""
+    """The content of `epoch`. `owner`: the node, for people. `adoption`: the nonce of who adopted the share last, "" if
+    nobody ever did: of the repository's roots only those that were made after it may write.
+    """
 
     owner: Name
+    adoption: Annotated[str, msgspec.Meta(pattern=f"^({NONCE})?$")] = ""
 
 
 class ListedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,30 +6,34 @@
 
 What the log objects hold becomes the log of the repository, which its first start replays as after an unclean end: it
 finds out how long each content file is, and proves all content in the background. A crash before the commit point
-leaves what no `open` takes for a repository: begin again in an empty directory.
+leaves what no `open` takes for a repository, and what the next restoration to the same point goes on with: of the base
+what is noted in the marker, and each content whose bytes are there. The log is read again.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.content.containers import ContainerDirectory, directories_of
-from ullage.engine.files import File, Files, make_directories, replace_file
+from ullage.engine.files import Files, make_directories, replace_file
 from ullage.engine.flowfile_repository import FLOWFILE
-from ullage.engine.model import Operation, ResourceClaim, ResourceClaimGone
+from ullage.engine.model import ContentClaim, Operation
 from ullage.engine.opening import IDENTITY, RESTORING, SWAP, RepositoryIdentity, lock_directory
 from ullage.engine.restoring import require_empty
+from ullage.engine.shipping.adopting import with_adoption
 from ullage.engine.shipping.basing import SNAPSHOT_MEMBER
 from ullage.engine.shipping.contentpack import read_pack_index, read_packed
 from ullage.engine.shipping.history import PACKS_MEMBER, base_head, base_reader, listed_bases
 from ullage.engine.shipping.logobject import LogObject, NamedPack
-from ullage.engine.shipping.logreader import read_log
+from ullage.engine.shipping.logreader import newest_log, read_log
 from ullage.engine.shipping.pinning import pinned
+from ullage.engine.shipping.restoredbase import BaseNote, BegunRestoration, RestoredBase, begun_restoration, mark_begun
+from ullage.engine.shipping.restoredcontent import RestoredContent
 from ullage.engine.shipping.sharedocs import ListedBase
 from ullage.engine.shipping.shareplace import SharePlace
 from ullage.engine.wal.format import (
@@ -47,11 +51,8 @@ from ullage.engine.wal.records import RecordReader
 from ullage.engine.wal.serde import SerDe
 from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 from ullage.engine.wal.state import RecordDirectory, log_name
-from ullage.errors import InvalidArgument, NotABackup, RepositoryDamaged
+from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage.wire.upkeep import BackupReport
-
-OPEN_MAX: Final = 100
-"""Content files that are open at a time."""
 
 Progress = Callable[[int], None]
 """Is told how many bytes more were written."""
@@ -67,22 +68,33 @@ class RestorePoint(NamedTuple):
 
 
 class ShareToRestore(NamedTuple):
-    """A share that is there, from which base, and up to which log object, None for the last."""
+    """A share that is there, from which base, and through which log object. `asked` is the point as it was said, None
+    for the newest, which is the one that was the newest then.
+    """
 
     place: SharePlace
     share: str
     base: ListedBase
-    before: int | None
-    """The log object with which the next base's log begins: none from there on belongs to this one."""
+    through: int
+    asked: int | None
 
-    point: int | None
+    def begun(self, spec: ContentRepositorySpec) -> BegunRestoration:
+        """What a marker says of it."""
+        containers = {one.name: one.sub_path for one in spec.storage.containers}
+        return BegunRestoration(self.share, self.base, self.asked, self.through, containers)
 
 
-def share_to_restore(place: SharePlace, share: str, point: int | None) -> ShareToRestore:
-    """What a restoration to a point reads. NotABackup: there is no share; InvalidArgument: no such point."""
+def share_to_restore(
+    place: SharePlace, share: str, point: int | None, begun: BegunRestoration | None = None
+) -> ShareToRestore:
+    """What a restoration to a point reads, or goes on to read where one was begun. NotABackup: there is no share;
+    InvalidArgument: no such point. DirectoryNotEmpty: what was begun is another one.
+    """
     bases = listed_bases(place, share)
     if not bases:
         raise NotABackup(f"{place.name} holds no share that can be restored yet: it has no base")
+    if begun is not None:
+        return _gone_on(place, share, point, begun, bases)
     at = len(bases) - 1
     if point is not None:
         # Where two could do, the one whose log ends there: the other may be as of a later moment.
@@ -92,8 +104,32 @@ def share_to_restore(place: SharePlace, share: str, point: int | None) -> ShareT
             raise InvalidArgument(
                 f"{place.name} goes back to the end of log object {bases[0].next_log - 1}, not to {point}"
             )
-    before = bases[at + 1].next_log if at + 1 < len(bases) else None
-    return ShareToRestore(place, share, bases[at], before, point)
+    through = newest_log(place)
+    if at + 1 < len(bases):
+        through = bases[at + 1].next_log - 1
+    if point is not None:
+        through = min(through, point)
+    return ShareToRestore(place, share, bases[at], max(through, bases[at].next_log - 1), point)
+
+
+def _gone_on(
+    place: SharePlace, share: str, point: int | None, begun: BegunRestoration, bases: tuple[ListedBase, ...]
+) -> ShareToRestore:
+    """The same point, though others may have come since: nothing is made of two."""
+    if begun.share != share:
+        raise DirectoryNotEmpty(
+            f"a restoration of share {begun.share} was cut short there: say that one, or remove what is there"
+        )
+    if point not in (begun.asked, begun.through):
+        said = f"to point {begun.through}" if begun.asked is not None else "to what was the newest point then"
+        how = f"say --generation {begun.through}" if begun.asked is not None else "leave --generation out"
+        raise DirectoryNotEmpty(f"a restoration {said} was cut short there: {how}, or remove what is there")
+    if begun.base not in bases:
+        raise DirectoryNotEmpty(
+            f"a restoration was cut short there, and {place.name} does not keep any more what it began with: remove "
+            "what is there, and begin again"
+        )
+    return ShareToRestore(place, share, begun.base, begun.through, begun.asked)
 
 
 def restore_points(place: SharePlace, share: str, serde: SerDe) -> Iterator[RestorePoint]:
@@ -102,7 +138,7 @@ def restore_points(place: SharePlace, share: str, serde: SerDe) -> Iterator[Rest
     for at, base in enumerate(bases):
         before = bases[at + 1].next_log if at + 1 < len(bases) else None
         yield RestorePoint(base.next_log - 1, base.transaction, base.millis, base)
-        for found in _log(ShareToRestore(place, share, base, before, None), serde):
+        for found in _log(place, share, base, before, serde):
             header = found.header
             yield RestorePoint(header.number, header.last, header.millis, base)
 
@@ -112,7 +148,7 @@ def identity_in(asked: ShareToRestore) -> RepositoryIdentity:
     identity, _ = base_head(base_reader(asked.place, asked.base.name, asked.share))
     if identity.repository != asked.share:
         raise RepositoryDamaged(f"{asked.base.name} is of repository {identity.repository}, not of {asked.share}")
-    return identity
+    return with_adoption(identity, asked.place, asked.share)
 
 
 def restore_share(
@@ -125,16 +161,31 @@ def restore_share(
     containers = {container.name: container for container in directories_of(files, spec)}
     if missing := sorted(identity.containers.keys() - containers.keys()):
         raise InvalidArgument(f"the share has containers {', '.join(missing)}: list them in spec.storage.containers")
-    require_empty(files, spec, containers)
+    asks = asked.begun(spec)
+    if _is_begun(files, root, asks) is None:
+        require_empty(files, spec, containers)
     make_directories(files, root)
     with closing(lock_directory(files, root)):
-        replace_file(files, os.path.join(root, RESTORING), asked.base.name.encode())
-        restoration = _ShareRestoration(files, asked, identity, spec, containers, told)
-        try:
-            with pinned(asked.place, asked.share, asked.base, asked.point or 0):
+        begun = _is_begun(files, root, asks)
+        if begun is None:
+            mark_begun(files, root, asks)
+        with pinned(asked.place, asked.share, asked.base, asked.through):
+            restoration = _ShareRestoration(files, asked, identity, spec, containers, begun, told)
+            try:
                 return restoration.run()
-        finally:
-            restoration.close()
+            finally:
+                restoration.close()
+
+
+def _is_begun(files: Files, root: str, asks: BegunRestoration) -> BegunRestoration | None:
+    """What was begun of the same. DirectoryNotEmpty: it is another one."""
+    begun = begun_restoration(files, root)
+    if begun is not None and not begun.is_same(asks):
+        raise DirectoryNotEmpty(
+            f"{root} holds part of another restoration, to point {begun.through}, or with containers in other places: "
+            "say that one, or remove what is there"
+        )
+    return begun
 
 
 class _ShareRestoration:
@@ -147,6 +198,7 @@ class _ShareRestoration:
         identity: RepositoryIdentity,
         spec: ContentRepositorySpec,
         containers: dict[str, ContainerDirectory],
+        begun: BegunRestoration | None,
         told: Progress,
     ) -> None:
         self._files = files
@@ -155,12 +207,13 @@ class _ShareRestoration:
         self._spec = spec
         self._root = spec.storage.host_path.path
         self._serde = SerDe()
-        self._content = _ContentFiles(files, containers)
+        self._content = RestoredContent(files, containers, goes_on=begun is not None)
         self._containers = containers
         self._told = told
         self._directories: set[str] = set()
-        self._written = 0
+        self._begun = begun
         self._bytes = 0
+        self._kept_bytes = 0
 
     def close(self) -> None:
         self._content.close()
@@ -172,12 +225,12 @@ class _ShareRestoration:
             make_directories(files, os.path.join(root, directory))
         for container in self._containers.values():
             container.create(identity.repository, FORMAT_VERSION)
-        packs = self._base()
+        packs, base = self._base()
         last, number, log_packs = self._log()
         for pack in (*packs, *log_packs):
             self._take_pack(pack)
         self._content.finish()
-        for directory in sorted(self._directories | self._content.directories):
+        for directory in sorted(self._directories | base.directories | self._content.directories):
             files.sync_directory(directory)
         identity = msgspec.structs.replace(
             identity,
@@ -188,47 +241,34 @@ class _ShareRestoration:
         replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
         files.unlink(os.path.join(root, RESTORING))
         files.sync_directory(root)
-        written = self._written + self._content.count
         return BackupReport(
             last_id=last,
             generation=number,
-            copied_files=written,
-            copied_bytes=self._bytes,
-            kept_files=0,
-            kept_bytes=0,
+            copied_files=base.written + 1 + self._content.written,
+            copied_bytes=self._bytes + base.written_bytes,
+            kept_files=base.kept + self._content.kept,
+            kept_bytes=self._kept_bytes + base.kept_bytes,
         )
 
-    def _base(self) -> list[NamedPack]:
+    def _base(self) -> tuple[list[NamedPack], RestoredBase]:
         """Write its files; the packs that it needs."""
-        asked, packs = self._asked, b""
-        target: File | None = None
-        current, offset = "", 0
-        try:
-            for name, piece in base_reader(asked.place, asked.base.name, asked.share).members():
-                if name == PACKS_MEMBER:
-                    packs += piece
-                if name in (IDENTITY, PACKS_MEMBER):
-                    continue
-                if name != current:
-                    _finish(target)
-                    target, current, offset = self._create(self._target(name)), name, 0
-                assert target is not None, "it was just made"
-                if piece:
-                    target.write(piece, offset)
-                offset += len(piece)
-                self._count(len(piece))
-            _finish(target)
-            target = None
-        finally:
-            if target is not None:
-                target.close()
-        try:
-            return msgspec.json.decode(packs, type=list[NamedPack])
-        except UNDECODABLE as error:
-            raise RepositoryDamaged(f"{asked.base.name} does not say which packs it needs: {error}") from error
+        asked, begun = self._asked, self._begun
+        _, packs = base_head(base_reader(asked.place, asked.base.name, asked.share))
+        marked = asked.begun(self._spec)
 
-    def _target(self, member: str) -> str:
-        """Where a member goes. RepositoryDamaged: where no base has one, as somebody may forge it."""
+        def note(noted: BaseNote) -> None:
+            mark_begun(self._files, self._root, msgspec.structs.replace(marked, note=noted))
+
+        base = RestoredBase(self._files, self._target, None if begun is None else begun.note, note, self._told)
+        base.take(base_reader(asked.place, asked.base.name, asked.share, base.position))
+        return packs, base
+
+    def _target(self, member: str) -> str | None:
+        """Where a member goes, None of what is made anew. RepositoryDamaged: where no base has one, as somebody may
+        forge it.
+        """
+        if member in (IDENTITY, PACKS_MEMBER):
+            return None
         parts = member.split("/")
         path = os.path.join(self._root, *parts)
         in_content = any(lies_in(path, each.path) for each in self._containers.values())
@@ -236,13 +276,6 @@ class _ShareRestoration:
             raise RepositoryDamaged(f"{self._asked.base.name} has a member {member!r}, as no base does")
         make_directories(self._files, os.path.dirname(path))
         return path
-
-    def _create(self, path: str) -> File:
-        self._directories.add(os.path.dirname(path))
-        self._written += 1
-        if self._files.exists(path):
-            raise RepositoryDamaged(f"{self._asked.base.name} has a member twice: {path}")
-        return self._files.create(path)
 
     def _count(self, length: int) -> None:
         self._bytes += length
@@ -255,13 +288,13 @@ class _ShareRestoration:
             header = reader.header
             for block in reader.blocks():
                 self._content.note(block)
-        base = self._asked.base
+        asked, base = self._asked, self._asked.base
         if (header.repository, header.last_id) != (self._identity.repository, base.transaction):
             raise RepositoryDamaged(f"{base.name} holds the snapshot of another moment")
         last, number, packs = base.transaction, base.next_log - 1, list[NamedPack]()
         with closing(_LogFile(self._files, self._root, header, last, self._serde)) as log:
             self._directories |= log.directories
-            for found in _log(self._asked, self._serde):
+            for found in _log(asked.place, asked.share, base, asked.through + 1, self._serde):
                 last, number = found.header.last, found.header.number
                 packs += found.header.packs
                 for id, payload in found.transactions():
@@ -269,10 +302,8 @@ class _ShareRestoration:
                     log.append(id, payload)
                     self._count(len(payload))
                 for each in found.contents:
-                    self._content.write(each.claim.resource, each.claim.offset, bytes(each.data))
-                    self._count(each.claim.length)
+                    self._take(each.claim, iter((bytes(each.data),)))
             log.sync()
-        self._written += 1
         return last, number, packs
 
     def _operations(self, payload: bytes, version: int, number: int) -> list[Operation]:
@@ -284,21 +315,26 @@ class _ShareRestoration:
     def _take_pack(self, pack: NamedPack) -> None:
         index = read_pack_index(self._asked.place, pack.name, self._asked.share)
         for claim in index.places:
-            if not self._content.has(claim.resource):
-                continue  # its file is gone at this point, and with it all that lived there
-            offset = claim.offset
-            for piece in read_packed(self._asked.place, index, claim):
-                self._content.write(claim.resource, offset, piece)
-                offset += len(piece)
-            self._count(claim.length)
+            self._take(claim, read_packed(self._asked.place, index, claim))
+
+    def _take(self, claim: ContentClaim, pieces: Iterator[bytes]) -> None:
+        """Have a content where it belongs; `pieces` are not asked for where it is."""
+        if not self._content.has(claim.resource):
+            return  # its file is gone at this point, and with it all that lived there
+        if self._content.is_there(claim):
+            self._kept_bytes += claim.length
+            self._told(claim.length)
+            return
+        offset = claim.offset
+        for piece in pieces:
+            self._content.write(claim.resource, offset, piece)
+            offset += len(piece)
+        self._count(claim.length)
 
 
-def _log(asked: ShareToRestore, serde: SerDe) -> Iterator[LogObject]:
-    """The log objects with transactions up to the point."""
-    end = asked.before
-    if asked.point is not None and (end is None or asked.point + 1 < end):
-        end = asked.point + 1
-    for found in read_log(asked.place, asked.share, serde, asked.base, end):
+def _log(place: SharePlace, share: str, base: ListedBase, before: int | None, serde: SerDe) -> Iterator[LogObject]:
+    """The log objects with transactions behind a base, up to `before` or to the last."""
+    for found in read_log(place, share, serde, base, before):
         if not found.header.is_fence:
             yield found
 
@@ -315,6 +351,8 @@ class _LogFile:
         header = place.header(LogHeader, partition=0, sequence=1, previous_last_id=last, salt=salt)
         self.directories = {directory, os.path.dirname(directory)}
         self._salt = header.salt_number
+        if files.exists(path):  # an earlier try made it
+            files.unlink(path)
         self._file = files.create(path)
         packed = pack_file_header(FILE_MAGIC, msgspec.msgpack.encode(header))
         self._file.write(packed, 0)
@@ -331,85 +369,3 @@ class _LogFile:
 
     def close(self) -> None:
         self._file.close()
-
-
-class _ContentFiles:
-    """Content files that are being made: each resource claim that there is has one, if only an empty one."""
-
-    def __init__(self, files: Files, containers: dict[str, ContainerDirectory]) -> None:
-        self._files = files
-        self._containers = containers
-        self._claims: dict[int, ResourceClaim] = {}
-        self._open: dict[int, File] = {}
-        self._made: dict[int, str] = {}
-        self.directories: set[str] = set()
-
-    @property
-    def count(self) -> int:
-        """How many files were made."""
-        return len(self._made)
-
-    def note(self, operations: list[Operation]) -> None:
-        """Which resource claims there are."""
-        for operation in operations:
-            if isinstance(operation, ResourceClaim):
-                if operation.container not in self._containers:
-                    raise RepositoryDamaged(
-                        f"resource claim {operation.index} lies in {operation.container!r}, which is no container"
-                    )
-                self._claims[operation.index] = operation
-            elif isinstance(operation, ResourceClaimGone):
-                self._claims.pop(operation.index, None)
-                self._discard(operation.index)
-
-    def has(self, resource: int) -> bool:
-        """Whether there is such a resource claim."""
-        return resource in self._claims
-
-    def write(self, resource: int, offset: int, data: bytes) -> None:
-        """Bytes of a resource claim that there is."""
-        if self.has(resource):
-            self._file(resource).write(data, offset)
-
-    def finish(self) -> None:
-        """Make the files that have no content here, and have all of them synced."""
-        for resource in self._claims:
-            if resource not in self._made:
-                self._file(resource)
-        self.close()
-
-    def close(self) -> None:
-        for resource in list(self._open):
-            _finish(self._open.pop(resource))
-
-    def _file(self, resource: int) -> File:
-        file = self._open.pop(resource, None)
-        if file is None:
-            if len(self._open) >= OPEN_MAX:
-                _finish(self._open.pop(next(iter(self._open))))
-            file = self._opened(resource)
-        self._open[resource] = file  # the last that was used is the last to go
-        return file
-
-    def _opened(self, resource: int) -> File:
-        if resource in self._made:
-            return self._files.open(self._made[resource], writable=True)
-        claim = self._claims[resource]
-        container = self._containers[claim.container]
-        path = container.live_path(claim)
-        container.ensure_directory(os.path.dirname(path))
-        self.directories.add(os.path.dirname(path))
-        self._made[resource] = path
-        return self._files.create(path)
-
-    def _discard(self, resource: int) -> None:
-        if (file := self._open.pop(resource, None)) is not None:
-            file.close()
-        if (path := self._made.pop(resource, None)) is not None:
-            self._files.unlink(path)
-
-
-def _finish(file: File | None) -> None:
-    if file is not None:
-        file.sync()
-        file.close()

@@ -102,14 +102,15 @@ class Shipper:
         return self._writer is not None
 
     def begin(self) -> None:
-        """Take the share over, and see what it has. BucketRefused: the bucket keeps no conditions. ShareFenced;
-        BucketUnavailable: begin once more.
+        """Take the share over, and see what it has. BucketRefused: the bucket keeps no conditions. ShareFenced, also if
+        it was adopted since this root was made; BucketUnavailable: begin once more.
         """
         found = self._place.get(EPOCH)
         if found is None:
             probe(self._place)
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
-        writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde)
+        adoption = self._parts.identity().adoption
+        writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde, adoption=adoption)
         take_manifest(self._place, self._share, writer.writer)
         known = known_share(self._place, self._share, self._parts.serde)
         durable = self._parts.log.durable

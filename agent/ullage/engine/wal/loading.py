@@ -55,6 +55,8 @@ def load_log(
     report.snapshot_millis = header.created_millis if header else 0
     # After a clean end all was proved when it was closed, and nothing is to be read again.
     _replay(place, state, chains, report, None if report.clean else on_replayed)
+    if state.end_replay(report.last_id):
+        report.clean = False
     return report, chains, salt_key or new_salt_key()
 
 

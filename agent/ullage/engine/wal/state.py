@@ -85,6 +85,12 @@ class LoggedState(Protocol):
         """
         ...
 
+    def end_replay(self, last_id: int) -> bool:
+        """All transactions were, up to this id; whether the state is another one now than they say, so that a snapshot
+        must say it before anything is served.
+        """
+        ...
+
     def freeze(self) -> Iterable[Sequence[Operation]]:
         """A stable view of everything applied so far, in blocks; called under the exclusive lock, so short."""
         ...

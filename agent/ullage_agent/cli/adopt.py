@@ -1,0 +1,61 @@
+"""`ullage adopt`: a repository whose node is gone, and that goes on from its bucket."""
+
+from pathlib import Path
+
+import click
+import msgspec
+
+import ullage
+from ullage.interface.buckets import Bucket
+from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_bucket, option
+from ullage_agent.cli.output import bar, many, print_json, say, size, tell
+
+
+@command()
+@click.argument("source", metavar="SRC", help="A share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it.")
+@click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
+@option(
+    "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
+)
+@option("--node-is-off", is_flag=True, help="The node that wrote it is off: what it has not shipped is left behind.")
+@option("--node", default="", metavar="NAME", help="Who adopts it, as others are told; else this machine's name.")
+@on_bucket
+@json_output
+def adopt(
+    source: str | Bucket,
+    root: Path,
+    containers: tuple[tuple[str, str], ...],
+    node_is_off: bool,
+    node: str,
+    as_json: bool,
+) -> None:
+    """Have a repository go on in ROOT, from what its lost node has shipped to a bucket.
+
+    From here on the node that wrote there is fenced, also if it comes back and starts: it ships nothing any more. All
+    that the bucket has is in ROOT then, FlowFiles in their places and handles under their ids, every byte checked.
+
+    Interrupted, nobody writes the share: say it again, and it goes on with what is in ROOT.
+    """
+    with bar("Adopting", None) as progress:
+        made = ullage.adopt(
+            source,
+            root,
+            node_is_off=node_is_off,
+            node=node,
+            containers=dict(containers),
+            on_progress=progress.reach,
+        )
+    for problem in made.check.problems:
+        say(f"problem: {problem}")
+    if as_json:
+        checked = {"problems": made.check.problems, "flow_files": made.check.flow_files}
+        print_json(msgspec.to_builtins(made.backup) | checked | {"epoch": made.epoch, "owner": made.owner})
+    else:
+        tell(
+            f"adopted from {made.owner}, {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; "
+            f"up to transaction {made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
+            f"{many(len(made.check.problems), 'problem')}; the share is in epoch {made.epoch:,}"
+        )
+    if made.check.problems:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
