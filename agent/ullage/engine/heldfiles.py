@@ -152,9 +152,6 @@ class HeldFiles:
     def usage(self, path: str) -> DiskUsage:
         return self._held.usage(path)
 
-    def device(self, path: str) -> int:
-        return self._held.device(path)
-
     def mark(self, path: str) -> FileMark:
         return self._held.mark(path)
 

@@ -315,7 +315,7 @@ class ContainerDirectory(Container):
         return self._files.usage(self.path)
 
     def device(self) -> int:
-        return self._files.device(self.path)
+        return self._files.mark(self.path).device
 
     def can_punch(self) -> bool:
         return self._files.can_punch(self.path)
@@ -337,7 +337,7 @@ class ContainerDirectory(Container):
 
     def _is_mounted(self) -> bool:
         try:
-            return self.device() != self._files.device(os.path.dirname(self.path))
+            return self.device() != self._files.mark(os.path.dirname(self.path)).device
         except OSError:
             return False
 
