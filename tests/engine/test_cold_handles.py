@@ -11,6 +11,7 @@ import pytest
 from tests.support import Workshop, flip, spec_at
 from tests.threads import in_thread
 from ullage.engine.engine import Engine
+from ullage.engine.ledger import handleruns
 from ullage.engine.ledger.aside import named_by
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import Operation, parse_uuid
@@ -231,6 +232,33 @@ def test_what_is_written_to_or_ends_stays_in_memory(workshop: Workshop) -> None:
     seal(repository)
     cool(repository)
     assert (cold_of(repository), in_memory(repository)) == (1, 1)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_ends_and_is_in_a_run_ends_all_the_same(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    """Nobody writes such a run: a start takes the handle back into memory, where it is looked for."""
+    repository = workshop.make(compaction={"deleted_retention": 60_000})
+    ids = put(repository, 0, 20)
+    ending = min(ids)
+    if is_deleted:
+        repository.handles.delete(ending)
+    else:
+        repository.handles.set_ttl(ending, 60_000)
+    monkeypatch.setattr(handleruns, "_resting", lambda rows, _: [True] * len(rows.uuids))
+    cool(repository)
+    assert cold_of(repository) == 20
+    for how in ("clean", "crash"):
+        repository = workshop.restart(how)
+        assert (cold_of(repository), in_memory(repository)) == (19, 1)
+    workshop.clock.advance(200)
+    repository.handles.purge()
+    workshop.clock.advance(200)
+    repository.handles.purge()
+    assert in_memory(repository) == 0
+    with pytest.raises((HandleDeleted, HandleNotFound)):
+        repository.handles.get(ending)
 
 
 def test_readers_and_writers_go_on_beside_checkpoints_and_merges(workshop: Workshop) -> None:

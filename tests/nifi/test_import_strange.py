@@ -198,12 +198,12 @@ def test_a_content_that_shrinks_meanwhile_costs_only_its_flowfiles(tmp_path: Pat
     path = place / "content_repository" / "2" / f"{LONG_AGO}-2"
     path.parent.mkdir()
     path.write_bytes(bytes(3 << 20))
-    source = NiFiSource(find_home(str(place)))
+    source, other = (NiFiSource(find_home(str(place))) for _ in range(2))
     os.truncate(path, 2 << 20)
 
     with opened(root=tmp_path / "target") as repository:
         report = NiFiImporter(repository, source).run(lambda done, total: None)
-        again = NiFiImporter(repository, source).run(lambda done, total: None)
+        again = NiFiImporter(repository, other).run(lambda done, total: None)
         stands = [each.id for each in repository.queues.all_flow_files(QUEUE)]
         assert repository.check(deep=True).problems == ()
 
@@ -289,6 +289,24 @@ def test_a_content_that_was_changed_since_is_not_taken_for_nifis(
         contents = {each.id: repository.content(each.id).read() for each in repository.queues.all_flow_files(QUEUE)}
 
     assert contents == {uuid_of(1): b"0123456789", uuid_of(2): bytes(range(10))}
+
+
+def test_what_is_in_the_repository_takes_no_memory_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million FlowFiles would be held twice; and what was forgotten is not brought over by another import."""
+    monkeypatch.setattr(importplan, "BATCH_FLOWFILES", 2)
+    source = NiFiSource(find_home(str(nifi(tmp_path / "nifi", [flowfile(number, 0, 10) for number in range(1, 8)]))))
+    left: list[int] = []
+
+    def count(done: int, total: int) -> None:
+        left.append(sum(row.details is not None for row in source.plan.rows))
+
+    with opened(root=tmp_path / "target") as repository:
+        report = NiFiImporter(repository, source).run(count)
+        with pytest.raises(ValueError, match="was brought over"):
+            NiFiImporter(repository, source)
+
+    assert (report.imported, [each.flow_files for each in report.queues]) == (7, [7])
+    assert left == [7, 5, 3, 1, 0]
 
 
 def test_a_nifi_that_is_started_meanwhile_stops_it(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.nifi.stopped import DEAD, everything, of_nifi, path_of, stopped_nifi
 from tests.nifi.test_reclaim import reclaim, reclaimer
+from ullage.beneath import LeadsOut
 from ullage.nifi.home import NiFiHome
 from ullage.nifi.intent import NAME
 from ullage.nifi.reclaimplan import Replays
@@ -103,6 +104,22 @@ def test_what_was_built_is_not_looked_for_behind_a_link(home: NiFiHome, tmp_path
     reclaim(home)
 
     assert os.listdir(tmp_path / "elsewhere" / "3") == ["file"]
+
+
+def test_copies_are_not_dropped_behind_a_link(home: NiFiHome, tmp_path: Path) -> None:
+    """What somebody else calls as copies are called would be removed."""
+    written = Path(home.flowfiles) / f"{NAME}.done"
+    intent = json.loads(written.read_bytes())
+    intent["copies"] = str(tmp_path / "planted")
+    written.with_name(f"{NAME}.copying").write_text(json.dumps(intent))
+    (tmp_path / "elsewhere" / "3" / "contents").write_bytes(b"somebody else's")
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / f"{NAME}-{intent['id']}").symlink_to(tmp_path / "elsewhere" / "3")
+
+    with pytest.raises(LeadsOut):
+        reclaim(home)
+
+    assert sorted(os.listdir(tmp_path / "elsewhere" / "3")) == ["contents", "file"]
 
 
 def test_an_intent_that_is_a_pipe_is_not_waited_for(home: NiFiHome) -> None:

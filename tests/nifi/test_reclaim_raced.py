@@ -24,8 +24,8 @@ from ullage.nifi.intent import NAME, Stage
 from ullage.nifi.opened import open_regular
 from ullage.nifi.reclaimplan import Replays
 
-FILES = 300
-ROUNDS = 40
+FILES = 120
+ROUNDS = 20
 """Reclaims at the most until all these files are gone; each leaves those alone that lay behind the link just then."""
 
 THEIRS = b"somebody else's"

@@ -40,6 +40,7 @@ def status(
         (status(lag_millis=60_001), "Behind", 300),
         (status("failing"), "Failing", 300),
         (status("failing", awaits_base=True), "Failing", LIVE),
+        (status("starting"), "Starting", 300),
         (status("starting", awaits_base=True), "Starting", LIVE),
         (status(lag_millis=60_001, awaits_base=True), "Behind", LIVE),
         (status("fenced"), "Fenced", LIVE),

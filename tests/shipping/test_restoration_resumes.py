@@ -20,7 +20,7 @@ from tests.remote.flaky import flaky_running
 from tests.rot.specimen import shown
 from tests.shipping.held import HeldShare
 from tests.shipping.test_objects import SHARE
-from tests.support import ManualClock, Workshop, content_sizes, event_store, flip, put_each, spec_at
+from tests.support import ManualClock, Workshop, content_sizes, drain, event_store, flip, put_each, spec_at
 from ullage.contract import ContainerSettings, ReplicationMode, ReplicationSettings
 from ullage.embedded.backupplaces import place_of_share
 from ullage.embedded.replication import parts_of
@@ -34,7 +34,7 @@ from ullage.engine.shipping.shareplace import MANIFEST
 from ullage.engine.shipping.sharerestoring import identity_in, restore_share, share_to_restore
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits
-from ullage.errors import BucketUnavailable, DirectoryNotEmpty
+from ullage.errors import BucketUnavailable, ContentCorrupt, ContentMissing, DirectoryNotEmpty
 from ullage.testing.crashing import Call, CrashFiles
 from ullage.wire.upkeep import BackupReport
 
@@ -133,6 +133,31 @@ def test_contents_that_are_there_are_not_fetched_again(
     assert (made.last_id, made.generation) == (whole.last_id, whole.generation)
     assert seen(tmp_path / "r") == seen(tmp_path / "whole")
     assert restore(place, repository, tmp_path / "newest").last_id > made.last_id
+
+
+def test_contents_near_each_other_come_with_one_request(repository: Engine, place: Measured, tmp_path: Path) -> None:
+    """Whatever between them nobody wants; each is proved by itself, and a pack that is cut short is missing content."""
+    files = ("q", "gone", "q", "other")
+    for queue, size in zip(files, (10, 20, 30, 40), strict=True):
+        put_each(repository, queue, [os.urandom(1_000 + size + n) for n in range(10)])
+    shipper = Shipper(parts_of(repository), place, "node")
+    shipper.begin()
+    shipper.step()
+    drain(repository, "gone")
+    shipper.step()
+    restore(place, repository, tmp_path / "r")
+    (pack,) = place.lengths("content")
+    whole = place.objects[pack]
+
+    assert place.reads["content"] == 2
+    assert seen(tmp_path / "r") == shown(repository)
+    middle = len(whole) // 2
+    place.objects[pack] = whole[:middle] + bytes((whole[middle] ^ 1,)) + whole[middle + 1 :]
+    with pytest.raises(ContentCorrupt, match=pack):
+        restore(place, repository, tmp_path / "corrupt")
+    place.objects[pack] = whole[:-1]
+    with pytest.raises(ContentMissing, match="before its end"):
+        restore(place, repository, tmp_path / "short")
 
 
 def test_a_base_is_read_from_where_it_was(

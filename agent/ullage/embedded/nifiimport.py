@@ -108,8 +108,12 @@ class ImportReport(msgspec.Struct, frozen=True):
         return not self.left_out and not any(damage.is_serious for damage in self.damages)
 
 
+GONE: Final = NiFiFlowFile("", "", 0, 0, 0)
+"""In the place of a row that is in the repository: there are millions, and nobody needs them any more."""
+
+
 class NiFiSource:
-    """A NiFi that has stopped, as it is now. NiFiInUse; NotSurveyable."""
+    """A NiFi that has stopped, as it is now: for one import. NiFiInUse; NotSurveyable."""
 
     def __init__(self, home: NiFiHome, *, is_assured: bool = False) -> None:
         """`is_assured`: someone said that no NiFi runs, where only that can be known."""
@@ -117,6 +121,7 @@ class NiFiSource:
         self._home = home
         self._state: RepositoryState = state_of(home.flowfiles)
         self.plan: NiFiImportPlan = plan_import(home, refusal, FEED_PREFIX)
+        self.is_spent = False
 
     @property
     def name(self) -> str:
@@ -145,9 +150,11 @@ def refusal(attributes: dict[str, str]) -> str:
 
 
 class NiFiImporter:
-    """One import into a repository that nobody else has open."""
+    """One import into a repository that nobody else has open. It spends its source: another one reads NiFi anew."""
 
     def __init__(self, repository: EmbeddedRepository, source: NiFiSource) -> None:
+        if source.is_spent:
+            raise ValueError("this source was brought over, at least in part")
         self._repository = repository
         self._engine = repository.engine
         self._source = source
@@ -158,6 +165,8 @@ class NiFiImporter:
         self._dropped = 0
         self._before = 0
         self._is_new: dict[str, bool] = {}
+        rows = self._plan.rows
+        self._sizes = [sum(row.size for row in rows[queue.first : queue.end]) for queue in self._plan.queues]
         self._done = self._passed_over()
 
     @property
@@ -189,7 +198,7 @@ class NiFiImporter:
             )
 
     def run(self, on_progress: Progress) -> ImportReport:
-        """Bring over what is not here yet. Whatever it raises, calling again goes on behind the last batch."""
+        """Bring over what is not here yet. Whatever it raises, another import goes on behind the last batch."""
         plan, total = self._plan, len(self._plan.rows)
         on_progress(self._first_row, total)
         if self._done < len(self._batches):
@@ -197,6 +206,7 @@ class NiFiImporter:
             known = KnownUuids(self._engine)
             with closing(ClaimReader(plan.places)) as reader:
                 self._find_shared(reader)
+                self._source.is_spent = True
                 for number in range(self._done, len(self._batches)):
                     self._source.require_unchanged()
                     self._bring(number, reader, known)
@@ -303,6 +313,7 @@ class NiFiImporter:
             session.commit()
         self._settle(first, end, claims)
         self._left_out += [self._named(number, why) for why, numbers in reasons.items() for number in numbers]
+        self._plan.rows[first:end] = [GONE] * (end - first)
         self._dropped += sum(map(len, reasons.values()))
 
     def _acknowledgement(self, batch: int, count: int, reasons: dict[str, list[int]]) -> dict[str, str]:
@@ -377,23 +388,22 @@ class NiFiImporter:
             before=self._before,
             size=plan.size,
             stored=plan.stored,
-            queues=[self._queue(queue) for queue in plan.queues],
+            queues=[self._queue(queue, size) for queue, size in zip(plan.queues, self._sizes, strict=True)],
             left_out=[*plan.left_out, *self._left_out],
             notes=plan.notes,
             not_brought=list(NOT_BROUGHT),
             damages=plan.damages,
         )
 
-    def _queue(self, queue: ImportQueue) -> ImportedQueue:
-        rows = self._plan.rows[queue.first : queue.end]
+    def _queue(self, queue: ImportQueue, size: int) -> ImportedQueue:
         settings = self._engine.queues.known(queue.name)
         definition = settings.definition if settings else None
         return ImportedQueue(
             queue.identifier,
             queue.original,
             queue.name,
-            len(rows),
-            sum(row.size for row in rows),
+            queue.end - queue.first,
+            size,
             definition.priority if definition else "",
             definition.count_max if definition else 0,
             definition.bytes_max if definition else 0,

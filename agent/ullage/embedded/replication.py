@@ -101,9 +101,11 @@ class Replication:
             return "fenced"
         if self._failures:
             return "failing"
-        return "shipping" if self._shipper.figures.bases or self._shipper.figures.through else "starting"
+        figures = self._shipper.figures
+        return "shipping" if self._shipper.has_begun and (figures.bases or figures.through) else "starting"
 
     def _run(self) -> None:
+        self._shipper.absorb()
         while not self._stop.is_set() and not self._is_fenced:
             went_well = self._try()
             pause = self._interval if went_well else PAUSES[min(self._failures, len(PAUSES)) - 1]

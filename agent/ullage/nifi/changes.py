@@ -37,8 +37,9 @@ class Changes:
     _inside_of: tuple[str, ...] = ()
 
     def keep_inside(self, folders: Iterable[str]) -> None:
-        """From now on what lies below these folders is reached from them name by name; other paths are trusted."""
-        self._inside_of = tuple(sorted({os.path.abspath(each) for each in folders}, key=len, reverse=True))
+        """From now on what lies below these folders too is reached from them name by name; other paths are trusted."""
+        found = {*self._inside_of, *map(os.path.abspath, folders)}
+        self._inside_of = tuple(sorted(found, key=len, reverse=True))
 
     def write_new(
         self, path: str, pieces: Iterable[bytes], like: Likeness | None = None, *, is_synced: bool = True

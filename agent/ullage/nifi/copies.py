@@ -30,6 +30,7 @@ def folder_of(intent: ReclaimIntent) -> str:
 def keep(intent: ReclaimIntent, flowfiles: str, changes: Changes) -> None:
     """Copy all that the steps take away; durable when this returns. OSError: not all could be kept."""
     folder = folder_of(intent)
+    changes.keep_inside([intent.copies])
     changes.make_folder(folder)
     changes.sync_folder(intent.copies)
     sums: list[int] = []
@@ -41,6 +42,7 @@ def keep(intent: ReclaimIntent, flowfiles: str, changes: Changes) -> None:
 def drop(intent: ReclaimIntent, changes: Changes) -> None:
     """Remove what was copied: nothing was changed yet."""
     folder = folder_of(intent)
+    changes.keep_inside([intent.copies])  # an intent that was planted may name any
     for name in (CONTENTS, SUMS):
         if os.path.lexists(os.path.join(folder, name)):
             changes.unlink(os.path.join(folder, name))
@@ -53,9 +55,10 @@ class KeptCopies:
     def __init__(self, intent: ReclaimIntent) -> None:
         """OSError, msgspec.DecodeError: they are not there, or damaged."""
         folder = folder_of(intent)
-        with open(open_regular(os.path.join(folder, SUMS)), "rb") as file:
+        with open(open_regular(os.path.join(folder, SUMS), intent.copies), "rb") as file:
             sums = msgspec.json.decode(file.read(), type=list[int])
-        self._file = open(open_regular(os.path.join(folder, CONTENTS)), "rb")  # noqa: SIM115 - closed by `close`
+        contents = open_regular(os.path.join(folder, CONTENTS), intent.copies)
+        self._file = open(contents, "rb")  # noqa: SIM115 - closed by `close`
         self._places: dict[str, tuple[int, list[int]]] = {}
         at = number = 0
         for step in intent.steps:

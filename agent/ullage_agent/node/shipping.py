@@ -37,4 +37,6 @@ def _said(found: ReplicationStatus) -> tuple[str, str]:
         return "Behind", "Commits wait to be shipped for longer than spec.replication.maxLag."
     if found.awaits_base:
         return "Starting", f"{found.url} gets a base: until then it is not known what it lacks."
+    if found.state == "starting":
+        return "Starting", f"{found.url} was not looked at since the start: what it has is as it was known before."
     return "Shipping", ""

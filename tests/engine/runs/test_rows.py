@@ -65,6 +65,8 @@ def test_a_run_gives_back_each_row_and_no_other(seed: int, count: int) -> None:
     run = opened(written(rows))
 
     assert [row for number in range(len(run)) for row in run.block(number)] == rows
+    packed = b"".join(run.block(number).packed_keys for number in range(len(run)))
+    assert packed == b"".join(packed_key(row.key) for row in rows)
     assert all(found(run, row) == row.value for row in rows)
     others = [RunRow((chooser.getrandbits(64), chooser.getrandbits(64)), b"") for _ in range(2_000)]
     assert all(found(run, row) is None for row in others)

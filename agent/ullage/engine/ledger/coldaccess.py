@@ -121,9 +121,10 @@ class ColdAccess(LedgerState):
             if tally is not None:
                 count_in(tally, claims)
             self.records.note_queued(rows.queued)
-        ends = [any(ends) for ends in zip(rows.expires_millis, rows.deleted_millis, strict=True)]
-        for uuid in compress(rows.uuids, map(all, zip(ends, visible, strict=True))):  # none is written with an end
-            self._warm([uuid])
+        if any(rows.expires_millis) or any(rows.deleted_millis):  # none is written with an end
+            ends = map(any, zip(rows.expires_millis, rows.deleted_millis, strict=True))
+            for uuid in compress(rows.uuids, map(all, zip(ends, visible, strict=True))):
+                self._warm([uuid])
 
     def hold_unread(self) -> None:
         """At a start: something cannot be read, and what it keeps alive nobody knows."""

@@ -17,7 +17,7 @@ import msgspec
 from ullage.engine.ledger.aside import HANDLES_SPACE as HANDLES_SPACE
 from ullage.engine.ledger.coldshares import ColdShares
 from ullage.engine.ledger.runlistings import given_up_blocks
-from ullage.engine.model import FlowFileRecord, RunFile, format_uuid
+from ullage.engine.model import FlowFileRecord, RunFile, format_uuid, split_uuids
 from ullage.engine.packs import PackRows, read_rows, record_of
 from ullage.engine.runs.blockcache import BlockCache
 from ullage.engine.runs.rows import BlockDamaged, Key, RowBlock, RowRun, key_of, packed_key
@@ -129,7 +129,7 @@ class ColdRun:
         assert self.run is not None, "a run that cannot be read has no blocks"
         block = self.block(number)
         try:
-            return read_rows(list(map(packed_key, block.keys)), block.ends, block.values)
+            return read_rows(list(split_uuids(block.packed_keys)), block.ends, block.values)
         except UNDECODABLE as error:
             raise self.undecodable(number, error) from error
 
@@ -137,6 +137,8 @@ class ColdRun:
         """Of the rows of a block, which are handles, where these are gone."""
         assert self.run is not None, "a run that cannot be read has no blocks"
         first, end = self.run.first_row(number), self.run.first_row(number + 1)
+        if not any(gone[first >> 3 : (end >> 3) + 1]):  # as of most blocks
+            return [True] * (end - first)
         return [not gone[row >> 3] & 1 << (row & 7) for row in range(first, end)]
 
     def block(self, number: int) -> RowBlock:

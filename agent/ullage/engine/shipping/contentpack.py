@@ -38,6 +38,9 @@ PACK_CONTENTS_MAX: Final = 65_536
 PIECE_BYTES: Final = 4 << 20
 """What is read of a pack at a time."""
 
+GAP_BYTES: Final = 64 << 10
+"""So much that nobody wants is read rather than that there is one request more."""
+
 
 class PackHeader(ObjectHeader, frozen=True, kw_only=True):
     """What a pack says of itself; `number` counts its writer's."""
@@ -130,3 +133,41 @@ def read_packed(place: SharePlace, index: PackIndex, claim: ContentClaim) -> Ite
         yield piece
     if crc != claim.crc:
         raise ContentCorrupt(f"{path}: the content at offset {start} does not match its checksum")
+
+
+def read_contents(
+    place: SharePlace, index: PackIndex, is_wanted: Callable[[ContentClaim], bool]
+) -> Iterator[tuple[ContentClaim, Iterator[bytes]]]:
+    """The wanted contents of a pack, each with its bytes, to be taken before the next is asked for. Those that
+    lie near each other come with one request, up to the length of a piece. ContentMissing, ContentCorrupt.
+    """
+    near: list[ContentClaim] = []
+    start = end = 0
+    for claim, at in index.places.items():  # in the order in which they lie there
+        if not is_wanted(claim):
+            continue
+        if near and (at - end > GAP_BYTES or at + claim.length - start > PIECE_BYTES):
+            yield from _near(place, index, near)
+            near = []
+        if claim.length > PIECE_BYTES:
+            yield claim, read_packed(place, index, claim)
+            continue
+        start, end = (start if near else at), at + claim.length
+        near.append(claim)
+    if near:
+        yield from _near(place, index, near)
+
+
+def _near(
+    place: SharePlace, index: PackIndex, claims: Sequence[ContentClaim]
+) -> Iterator[tuple[ContentClaim, Iterator[bytes]]]:
+    start, path = index.places[claims[0]], f"{place.name}/{index.name}"
+    data = place.read(index.name, start, index.places[claims[-1]] + claims[-1].length)
+    for claim in claims:
+        at = index.places[claim] - start
+        piece = data[at : at + claim.length]
+        if len(piece) != claim.length:
+            raise ContentMissing(f"{path} ends at {start + len(data)}, before its end")
+        if crc32c(piece) != claim.crc:
+            raise ContentCorrupt(f"{path}: the content at offset {start + at} does not match its checksum")
+        yield claim, iter((piece,))

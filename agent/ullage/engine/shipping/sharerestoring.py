@@ -27,7 +27,7 @@ from ullage.engine.opening import IDENTITY, RESTORING, SWAP, RepositoryIdentity,
 from ullage.engine.restoring import require_empty
 from ullage.engine.shipping.adopting import with_adoption
 from ullage.engine.shipping.basing import SNAPSHOT_MEMBER
-from ullage.engine.shipping.contentpack import read_pack_index, read_packed
+from ullage.engine.shipping.contentpack import read_contents, read_pack_index
 from ullage.engine.shipping.history import PACKS_MEMBER, base_head, base_reader, listed_bases
 from ullage.engine.shipping.logobject import LogObject, NamedPack
 from ullage.engine.shipping.logreader import newest_log, read_log
@@ -302,7 +302,8 @@ class _ShareRestoration:
                     log.append(id, payload)
                     self._count(len(payload))
                 for each in found.contents:
-                    self._take(each.claim, iter((bytes(each.data),)))
+                    if self._is_wanted(each.claim):
+                        self._write(each.claim, iter((bytes(each.data),)))
             log.sync()
         return last, number, packs
 
@@ -314,17 +315,20 @@ class _ShareRestoration:
 
     def _take_pack(self, pack: NamedPack) -> None:
         index = read_pack_index(self._asked.place, pack.name, self._asked.share)
-        for claim in index.places:
-            self._take(claim, read_packed(self._asked.place, index, claim))
+        for claim, pieces in read_contents(self._asked.place, index, self._is_wanted):
+            self._write(claim, pieces)
 
-    def _take(self, claim: ContentClaim, pieces: Iterator[bytes]) -> None:
-        """Have a content where it belongs; `pieces` are not asked for where it is."""
+    def _is_wanted(self, claim: ContentClaim) -> bool:
+        """Whether a content is to be fetched: not where its file is gone at this point, nor where it is there."""
         if not self._content.has(claim.resource):
-            return  # its file is gone at this point, and with it all that lived there
-        if self._content.is_there(claim):
+            return False
+        is_there = self._content.is_there(claim)
+        if is_there:
             self._kept_bytes += claim.length
             self._told(claim.length)
-            return
+        return not is_there
+
+    def _write(self, claim: ContentClaim, pieces: Iterator[bytes]) -> None:
         offset = claim.offset
         for piece in pieces:
             self._content.write(claim.resource, offset, piece)

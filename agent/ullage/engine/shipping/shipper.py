@@ -20,6 +20,7 @@ from ullage.engine.shipping.baseobject import BaseHeader
 from ullage.engine.shipping.basing import FrozenMoment, keep_mostly_live, missing_in
 from ullage.engine.shipping.contentpack import PACK_CONTENTS_MAX, pack_length, pack_pieces
 from ullage.engine.shipping.history import KnownShare, ShippedMark, known_share, leave_mark, take_mark
+from ullage.engine.shipping.lastlook import LastLook
 from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
@@ -94,6 +95,7 @@ class Shipper:
         self._next_log = 1
         self._through = 0
         self._awaits_base = True
+        self._look = LastLook(parts.files, parts.root, parts.clock, place.name)
         self.figures = ShippingFigures()
 
     @property
@@ -140,6 +142,7 @@ class Shipper:
             self._give_up()
         if self._is_log_long():
             self._make_base()
+        self._look.note()
 
     def _is_log_long(self) -> bool:
         """Whether it is time for a base: a restoration reads all behind the last one."""
@@ -158,11 +161,13 @@ class Shipper:
         much.
         """
         self._absorb(self._parts.log.durable)
+        self._look.note()
 
     def close(self) -> None:
         """Leave a mark, by which the next start knows that the share has this history, if all was shipped."""
         if self._writer is not None and self._under_way is None and self._through == self._parts.log.last_id:
             leave_mark(self._parts.files, self._parts.root, self._writer.writer, self._through)
+            self._look.note(is_last=True)
 
     def _go_on(self, known: KnownShare) -> None:
         self._content, self._containers = known.content, known.containers
@@ -191,6 +196,8 @@ class Shipper:
         self._waiting_bytes += sum(each.bytes for each in new)
         if self._counted_bytes() > self._limits.held_bytes:
             self._give_up()
+        if self._writer is None:
+            self._look.add(self._waiting, durable)
         self._note()
 
     def _counted_bytes(self) -> int:
@@ -205,6 +212,7 @@ class Shipper:
         self._parts.tap.lose()
         self._awaits_base = True
         self._waiting, self._waiting_bytes = [], 0
+        self._look.forget()
         self._parts.ledger.shipping_since = 0
         self._note()
 
@@ -427,13 +435,20 @@ class Shipper:
         collect(self._place, self._share, writer.writer, manifest)
 
     def _note(self, **known: int) -> None:
-        waiting = self._waiting
+        waiting, waiting_bytes, through = self._waiting, self._waiting_bytes, self._through
+        transactions, awaits_base = len(waiting), self._awaits_base
+        if self._writer is not None:
+            self._look.look(through, waiting[-1].id if waiting else through, waiting_bytes, is_known=not awaits_base)
+        elif (before := self._look.known) is not None:
+            waiting = waiting[bisect_right(waiting, before.through, key=lambda each: each.id) :]
+            waiting_bytes, through, awaits_base = before.waiting_bytes, before.through, False
+            transactions = before.as_of - through
         self.figures = self.figures._replace(
-            through=self._through,
+            through=through,
             since_millis=waiting[0].millis if waiting else None,
-            waiting_bytes=self._waiting_bytes,
-            waiting_transactions=len(waiting),
-            awaits_base=self._awaits_base,
+            waiting_bytes=waiting_bytes,
+            waiting_transactions=transactions,
+            awaits_base=awaits_base,
             **known,
         )
 
