@@ -45,6 +45,7 @@ from ullage_agent.cli.upkeep import interruptible, named
 
 WRITE = "write"
 SOURCE = "A backup: its directory, or s3://BUCKET/PREFIX."
+BACKUP_OR_SHARE = "A backup, or what a service has shipped: its directory, or s3://BUCKET/PREFIX."
 PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
 KEPT = ("last", *PERIODS)
 
@@ -252,7 +253,7 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 
 
 @command()
-@click.argument("source", metavar="SRC", help=SOURCE)
+@click.argument("source", metavar="SRC", help=BACKUP_OR_SHARE)
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
@@ -325,7 +326,7 @@ def _restore_some(
     for problem in made.check.problems:
         say(f"problem: {problem}")
     for each in made.lost:
-        say(f"without content in the backup: {each.id}: {each.reason}")
+        say(f"without content there: {each.id}: {each.reason}")
     flow_files = sum(made.queues.values())
     tell_or_print(
         msgspec.to_builtins(made),

@@ -170,7 +170,7 @@ def restore_share(
         if begun is None:
             mark_begun(files, root, asks)
         with pinned(asked.place, asked.share, asked.base, asked.through):
-            restoration = _ShareRestoration(files, asked, identity, spec, containers, begun, told)
+            restoration = ShareRestoration(files, asked, identity, spec, containers, begun, told)
             try:
                 return restoration.run()
             finally:
@@ -188,7 +188,7 @@ def _is_begun(files: Files, root: str, asks: BegunRestoration) -> BegunRestorati
     return begun
 
 
-class _ShareRestoration:
+class ShareRestoration:
     """One that nothing stands against any more."""
 
     def __init__(
@@ -221,10 +221,7 @@ class _ShareRestoration:
     def run(self) -> BackupReport:
         """All of it."""
         files, root, identity = self._files, self._root, self._identity
-        for directory in (FLOWFILE, SWAP):
-            make_directories(files, os.path.join(root, directory))
-        for container in self._containers.values():
-            container.create(identity.repository, FORMAT_VERSION)
+        self._make_directories()
         packs, base = self._base()
         last, number, log_packs = self._log()
         for pack in (*packs, *log_packs):
@@ -249,6 +246,12 @@ class _ShareRestoration:
             kept_files=base.kept + self._content.kept,
             kept_bytes=self._kept_bytes + base.kept_bytes,
         )
+
+    def _make_directories(self) -> None:
+        for directory in (FLOWFILE, SWAP):
+            make_directories(self._files, os.path.join(self._root, directory))
+        for container in self._containers.values():
+            container.create(self._identity.repository, FORMAT_VERSION)
 
     def _base(self) -> tuple[list[NamedPack], RestoredBase]:
         """Write its files; the packs that it needs."""
