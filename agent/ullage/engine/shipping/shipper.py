@@ -94,6 +94,7 @@ class Shipper:
         """Take the share over, and see what it has. BucketRefused: the bucket keeps no conditions. ShareFenced, also if
         it was adopted since this root was made; BucketUnavailable: begin once more.
         """
+        self._know_swaps()  # and keep none of them for one that is fenced
         found = self._place.get(EPOCH)
         if found is None:
             probe(self._place)
