@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from ullage.embedded.replication import parts_of
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.opening import RESTORING
-from ullage.engine.shipping import baseobject, history, restoredbase
+from ullage.engine.shipping import baseobject, history, logreader, restoredbase
 from ullage.engine.shipping.restoredbase import begun_restoration
 from ullage.engine.shipping.sharedocs import ShareManifest, decode_document, encode_document
 from ullage.engine.shipping.shareplace import MANIFEST
@@ -158,6 +159,35 @@ def test_contents_near_each_other_come_with_one_request(repository: Engine, plac
     place.objects[pack] = whole[:-1]
     with pytest.raises(ContentMissing, match="before its end"):
         restore(place, repository, tmp_path / "short")
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_log_objects_are_fetched_side_by_side_unless_they_are_large(
+    repository: Engine, place: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """They count in their order all the same, and no more of them is in memory than a bound has."""
+    shipper = Shipper(parts_of(repository), place, "node")
+    shipper.begin()
+    shipper.step()
+    for number in range(20):
+        put_each(repository, "q", [b"%d" % number])
+        shipper.step()
+    if is_large:
+        monkeypatch.setattr(logreader, "AHEAD_BYTES", 1)
+    together, met = threading.Barrier(2 if is_large else 4), list[str]()
+
+    def fault(kind: str, key: str) -> None:
+        if kind == "get" and key.startswith("log/"):
+            with suppress(threading.BrokenBarrierError):  # nobody else came
+                together.wait(0.2 if is_large else 10)
+                met.append(key)
+
+    place.fault = fault
+    restore(place, repository, tmp_path / "r")
+
+    assert len(met) == (0 if is_large else 20)
+    place.fault = lambda _kind, _key: None
+    assert seen(tmp_path / "r") == shown(repository)
 
 
 def test_a_base_is_read_from_where_it_was(

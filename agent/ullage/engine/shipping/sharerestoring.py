@@ -13,7 +13,7 @@ what is noted in the marker, and each content whose bytes are there. The log is 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,9 @@ from ullage.engine.wal.snapshot import SNAPSHOT, SNAPSHOT_MAGIC, SnapshotHeader
 from ullage.engine.wal.state import RecordDirectory, log_name
 from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage.wire.upkeep import BackupReport
+
+OBJECTS_AHEAD: Final = 16
+"""Log objects that are fetched at a time."""
 
 Progress = Callable[[int], None]
 """Is told how many bytes more were written."""
@@ -357,7 +360,7 @@ class ShareRestoration:
 
 def _log(place: SharePlace, share: str, base: ListedBase, before: int | None, serde: SerDe) -> Iterator[LogObject]:
     """The log objects with transactions behind a base, up to `before` or to the last."""
-    for found in read_log(place, share, serde, base, before):
+    for found in read_log(place, share, serde, base, before, ahead=OBJECTS_AHEAD):
         if not found.header.is_fence:
             yield found
 
