@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from bench.exponents import slope
 from pyspark_ullage import DefaultSource
 from tests.spark.fleet import Fleet, fleet_at
 from tests.spark.played import played_apart
@@ -57,9 +58,9 @@ def measured(work: Callable[[], Any]) -> float:
     return best
 
 
-def in_turns(*works: Callable[[], Any]) -> list[float]:
+def in_turns(*works: Callable[[], Any], turns: int = TURNS) -> list[float]:
     """The same of works of a moment each, which are to be compared: what else the machine does meets all of them."""
-    rounds = [list(map(seconds_of, works)) for _ in range(TURNS)]
+    rounds = [list(map(seconds_of, works)) for _ in range(turns)]
     return list(map(min, zip(*rounds, strict=True)))
 
 
@@ -170,14 +171,15 @@ def contents(spark: SparkSession, directory: Path, size: int, total: int) -> Siz
             by_rows = with_content(rows, count_bytes, "bytes bigint", endpoint=fleet.endpoint)
             found.by_rows = measured(lambda: noop(by_rows))
             at_source = held.with_content(count_bytes, "bytes bigint", columns=())
-            found.task = measured(lambda: noop(at_source))
+            found.task, found.parquet_read = in_turns(
+                lambda: noop(at_source), lambda: noop(spark.read.parquet(parquet)), turns=2 * REPEATS
+            )
             addresses = rows.toArrow()
             found.loop, found.grouping_loop, found.path = in_turns(
                 lambda: plain_loop(fleet, addresses),
                 lambda: plain_loop(fleet, addresses, GROUP_BYTES),
                 partial(in_task, opener_of(fleet), addresses),
             )
-        found.parquet_read = measured(lambda: noop(spark.read.parquet(parquet)))
     return found
 
 
@@ -260,8 +262,8 @@ def tables(spark: SparkSession, directory: Path, count: int) -> str:
             table = held.table("flowfiles", columns=columns, parts=2)
             # What is loaded anew is planned anew, by a Python process of Spark's.
             works = (read_once, lambda: noop(loaded()), lambda: noop(table), lambda: noop(bare))
-            rounds = [tuple(map(seconds_of, works)) for _ in range(1 + 2 * REPEATS)]
-        once, itself_once, again, itself = map(min, zip(*rounds[1:], strict=True))
+            in_turns(*works, turns=1)
+            once, itself_once, again, itself = in_turns(*works)
     return (
         f"{count:,} FlowFiles, 8 columns: {count / once:,.0f} rows/s at a new snapshot, {itself_once / once:.2f} of "
         f"the {count / itself_once:,.0f} ready ones that Spark itself moves; {count / again:,.0f} when read again, "
@@ -339,20 +341,19 @@ def plans(spark: SparkSession, sizes: list[int]) -> Iterator[str]:
 
 def fan_out(counts: list[int]) -> Iterator[str]:
     """What a driver asks of so many nodes that are played in a process of their own."""
-    before: dict[str, tuple[int, float]] = {}
+    costs: dict[str, dict[int, float]] = {step: {} for step in FAN_OUT_SECONDS}
     for count in counts:
         with played_apart(count) as addresses:
             options: dict[str, Any] = {"endpoint": ",".join(addresses)}
-            for step, took in _steps(options).items():
-                growth = ""
-                if step in before:
-                    fewer, less = before[step]
-                    growth = f", exponent {math.log(took / less) / math.log(count / fewer):.2f} (wanted: at most 1.1)"
-                before[step] = (count, took)
-                yield f"{step} on {count:,} nodes: {took:.2f} s (wanted for 1,000: {FAN_OUT_SECONDS[step]} s){growth}"
+            for step, took in zip(FAN_OUT_SECONDS, _steps(options), strict=True):
+                costs[step][count] = took
+                yield f"{step} on {count:,} nodes: {took:.2f} s (wanted for 1,000: {FAN_OUT_SECONDS[step]} s)"
+    for step, each in costs.items():
+        yield f"{step}: exponent {slope(each):.2f} (wanted: at most 1.1)"
 
 
-def _steps(options: dict[str, Any]) -> dict[str, float]:
+def _steps(options: dict[str, Any]) -> list[float]:
+    """Seconds of a snapshot, and of the begin and commit of a write."""
     source = DefaultSource({**options, "queue": "in"})
     nobody: Any = None
 
@@ -366,7 +367,7 @@ def _steps(options: dict[str, Any]) -> dict[str, float]:
     def write() -> None:
         source.writer(StructType([StructField("content", BinaryType())]), overwrite=False).commit(messages)
 
-    return {"snapshot": measured(take), "begin and commit": measured(write)}
+    return in_turns(take, write, turns=2 * REPEATS)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ullage.contract import ContentRepository
     from ullage.embedded.upkeep import (
         adopt,
+        generation_at,
         generations,
         initialize,
         repair,
@@ -87,6 +88,7 @@ __all__ = [
     "aio",
     "connect",
     "errors",
+    "generation_at",
     "generations",
     "initialize",
     "open",
@@ -123,6 +125,7 @@ _HOMES = {
     "adopt": "ullage.embedded.upkeep",
     "aio": "ullage",
     "errors": "ullage",
+    "generation_at": "ullage.embedded.upkeep",
     "generations": "ullage.embedded.upkeep",
     "initialize": "ullage.embedded.upkeep",
     "repair": "ullage.embedded.upkeep",

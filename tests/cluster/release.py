@@ -151,8 +151,12 @@ class Flows:
             self.delete()
 
     def delete(self) -> None:
-        """Delete it; its data stays."""
+        """Delete it and wait until its agents have ended; its data stays.
+
+        The object is gone first: its pods are collected in the background, and write until they end.
+        """
         self.cluster.kubectl("delete", "contentrepository", "flows", self.here, "--timeout=120s")
+        self.cluster.wait_until("its agents have ended", lambda: not self.pods())
 
     def shown(self) -> dict[str, Any]:
         """As the API server has it."""

@@ -132,7 +132,7 @@ SLIPS = (
     Slip(RESIDENT, "if record is not None or moves == self.moves:", "if True:"),
     Slip(RESIDENT, " if objects.get(each.uuid) is each]", "]"),
     Slip(Path("engine", "ledger", "packed.py"), " and row_at(current, index) == row", ""),
-    Slip(COLD, "        run.hide(row)\n        if run.left", "        if run.left"),
+    Slip(COLD, "        run.hide(row)\n        if record", "        if record"),
     Slip(COLD, "run.left.append(record.uuid)", "return True"),
     Slip(COLD, "self.shares.lower(record.claim)", "pass"),
     Slip(Path("engine", "ledger", "handleruns.py"), "self._cold.shares.lower(claim)", "pass"),

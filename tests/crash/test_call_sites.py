@@ -13,7 +13,7 @@ import pytest
 import ullage
 from tests.crash import away
 from tests.crash.explore import SEED, Recording, Tally, explore
-from tests.crash.mutants import DISK
+from tests.crash.mutants import DISK, HURRIES, PACKAGE, SLIPS, Hurry, Slip, hurried, slipped
 from tests.crash.workloads import INIT, WORKLOADS
 from tests.proof.figures import note
 from tests.shipping import test_restoration_crashes
@@ -193,3 +193,17 @@ def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest
     assert missed == "", f"never crashed:\n{missed}"
     assert unknown == []
     assert len(known) > 30
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=str)
+def test_each_slip_is_about_a_line_that_is_there(slip: Slip) -> None:
+    """A mutant of a line that was written anew would be none, and nobody would miss what it proved."""
+    source = (PACKAGE / slip.path).read_text()
+    assert slipped(source, slip) != source
+
+
+@pytest.mark.parametrize("hurry", HURRIES, ids=str)
+def test_each_hurry_is_about_lines_that_are_there(hurry: Hurry) -> None:
+    """The same of steps that change places."""
+    source = (PACKAGE / hurry.path).read_text()
+    assert hurried(source, hurry) != source

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from crc32c import crc32c
 
+import ullage
 from tests.engine.test_backup import files_below, restored_queue
 from tests.places import Gateway, Place
 from tests.remote.flaky import flaky_running
@@ -27,7 +28,7 @@ from ullage.engine.backuptally import Tally
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
 from ullage.engine.pins import PIN_SECONDS
-from ullage.errors import BackupOvertaken, BucketRefused, NotABackup, RepositoryDamaged
+from ullage.errors import BackupOvertaken, BucketRefused, InvalidArgument, NotABackup, RepositoryDamaged
 from ullage.remote.bucket import BucketPlace
 from ullage.wire.upkeep import BackupGeneration, Keep
 from ullage_agent.cli.app import app
@@ -402,3 +403,17 @@ def test_the_commands_list_generations_and_restore_one(workshop: Workshop, tmp_p
     assert "verify" in help.stdout or "list" in help.stdout
     assert decode_manifest((tmp_path / "list" / "backup.json").read_bytes(), "x").keep == Keep(daily=7, last=2)
     assert not files_below(tmp_path / "list" / NOTES)
+
+
+def test_a_moment_means_the_newest_generation_that_is_not_later(workshop: Workshop, tmp_path: Path) -> None:
+    """Before the first there is none."""
+    repository, target, times = workshop.make(), str(tmp_path / "b"), list[int]()
+    for _ in range(3):
+        workshop.clock.advance(60_000)
+        times.append(repository.clock.now_millis())
+        repository.backup(target, keep=Keep(last=3))
+
+    for number, millis in enumerate(times, 1):
+        assert [ullage.generation_at(target, millis + later) for later in (0, 59_999)] == [number, number]
+    with pytest.raises(InvalidArgument, match="goes back to 20"):
+        ullage.generation_at(target, times[0] - 1)

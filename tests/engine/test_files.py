@@ -260,11 +260,25 @@ def test_a_failed_directory_sync_is_an_error(tmp_path: Path, monkeypatch: pytest
 
 
 def test_usage_is_of_this_moment(tmp_path: Path) -> None:
-    """Total and free are the filesystem's own figures, and so is its number."""
+    """Total and free are the filesystem's own figures."""
     usage = DISK.usage(str(tmp_path))
 
     assert 0 < usage.free_bytes <= usage.total_bytes
-    assert DISK.device(str(tmp_path)) == tmp_path.stat().st_dev
+
+
+def test_a_mark_is_of_one_file_in_one_state(tmp_path: Path) -> None:
+    """It is the same until the file is written, or another one has its name; the filesystem's number is in it."""
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    mark = DISK.mark(str(path))
+    assert DISK.mark(str(path)) == mark
+    assert (mark.device, DISK.mark(str(tmp_path)).device) == (tmp_path.stat().st_dev,) * 2
+
+    other = tmp_path / "other"
+    other.write_bytes(b"one")
+    other.rename(path)
+
+    assert DISK.mark(str(path)) != mark
 
 
 def test_a_lock_is_exclusive_until_it_is_closed(tmp_path: Path) -> None:

@@ -219,3 +219,25 @@ def everything_unread(workshop: Workshop) -> Iterator[Engine]:
     workshop.expects_problems = True
     yield workshop.open(files)
     workshop.kill()
+
+
+def test_a_block_that_fails_while_the_log_is_read_is_waited_for(workshop: Workshop) -> None:
+    """Though it was read before, and would be again: else the handle would leave with the change that names it."""
+    repository = workshop.make()
+    ids = put(repository, 0, 20)
+    cool(repository)
+    first = min(ids)
+    repository.handles.set_ttl(first, 7_200_000)
+    workshop.kill()
+    files = FailingFiles()
+    for at in (4, 9):  # behind both looks at the head and one at the block, and so again as the start begins anew
+        files.fail("read", "*/handles/*.run", at=at, times=2)
+    workshop.expects_problems = True
+    (aside,) = waiting(workshop.open(files))
+    assert aside.unread == ((1, 0),)
+    assert aside.flow_files == ()
+    workshop.expects_problems = False
+    repository = workshop.restart("clean")
+    assert repository.set_aside.count == 0
+    require(repository, ids)
+    assert repository.handles.head(first).expires_millis == workshop.clock.now_millis() + 7_200_000

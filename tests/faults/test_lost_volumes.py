@@ -342,9 +342,12 @@ def test_the_survey_of_a_volume_that_is_away_does_not_call_it_full(workshop: Wor
 
 
 class Blinking(RoomyFiles):
-    """A volume that is away just while a file is made on it."""
+    """A volume that is away just while a file is made on it, or from then on."""
 
     blinks = False
+    returns = True
+    away: Detached | None = None
+    """The volume that is not back yet."""
 
     def create(self, path: str) -> File:
         if not self.blinks or "/c2/" not in path:
@@ -356,7 +359,10 @@ class Blinking(RoomyFiles):
         try:
             return super().create(path)
         finally:
-            volume.bring_back(covers=True)
+            if self.returns:
+                volume.bring_back(covers=True)
+            else:
+                self.away = volume
 
 
 @pytest.mark.parametrize("ahead", [False, True])
@@ -380,5 +386,29 @@ def test_a_file_that_was_made_while_its_volume_was_away_holds_nothing_acknowledg
             refused += 1
 
     assert not files.blinks
+    assert refused <= 1
+    assert drain(repository, "q") == contents
+
+
+def test_a_file_whose_volume_is_away_when_it_is_synced_holds_nothing_acknowledged(workshop: Workshop) -> None:
+    """No look was between its making and its sync, which both go to the mount point."""
+    files = Blinking()
+    repository = workshop.make(files, storage=TWO, claims=SMALL)
+    contents = contents_of(5, 1)
+    put_each(repository, "q", contents)
+    repository.content.retire_idle()
+    files.blinks, files.returns = True, False
+
+    refused = 0
+    for content in contents_of(6):
+        try:
+            put_each(repository, "q", [content])
+            contents.append(content)
+        except ContentWriteFailed:
+            refused += 1
+
+    assert files.away is not None
+    files.away.bring_back(covers=True)
+    repository.volumes.look()
     assert refused <= 1
     assert drain(repository, "q") == contents

@@ -291,6 +291,38 @@ def test_what_was_dropped_on_the_disk_is_dropped_there(
     assert len(contents(place, share, tmp_path / "full", full - 1)) == 12
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("is_dropped_before", [True, False])
+def test_what_was_swapped_before_a_restart_is_dropped_there(
+    workshop: Workshop, place: HeldShare, tmp_path: Path, is_killed: bool, is_dropped_before: bool
+) -> None:
+    """A drop of a swap file does not say whose it is, and the start's log not either: by the file, or by a new base
+    where that is gone as well.
+    """
+    swapping: dict[str, Any] = {"flow_file": {"swap_threshold": 4, "swap_batch": 2}}
+    repository = workshop.make(**SHIPPED, **UNARCHIVED, **swapping)
+    share = repository.identity.repository
+    put_each(repository, "q", [b"%d" % number for number in range(12)])
+    shipper = begun(repository, place)
+    shipper.close()
+    repository.checkpoint()
+    if is_dropped_before:
+        assert repository.queues.drop(repository.queue("q")) == 12
+    if is_killed:
+        workshop.kill()
+        again = workshop.open()
+    else:
+        again = workshop.reopen()
+    after = begun(again, place)
+    if not is_dropped_before:
+        assert after.figures.bases == 0
+        assert again.queues.drop(again.queue("q")) == 12
+    put_each(again, "q", [b"last"])
+    after.step()
+
+    assert contents(place, share, tmp_path / "r") == [b"last"]
+
+
 def test_a_container_that_was_appended_gets_a_base(workshop: Workshop, place: HeldShare, tmp_path: Path) -> None:
     """Else what lies in it had no place where it is restored: before that nothing of it is shipped."""
     repository = workshop.make(**SHIPPED, storage=containers(c1=None))

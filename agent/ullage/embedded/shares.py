@@ -6,10 +6,12 @@ from typing import NamedTuple
 import msgspec
 
 from ullage.embedded.backupplaces import place_of_share
+from ullage.embedded.partialrestoring import WantedRecords, partial_report, records_beside, restore_some_shipped
 from ullage.embedded.repository import open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.engine.backupplace import MANIFEST as BACKUP_MANIFEST
 from ullage.engine.files import OsFiles
+from ullage.engine.shipping.pinning import pinned
 from ullage.engine.shipping.restoredbase import begun_restoration
 from ullage.engine.shipping.shareplace import EPOCH, MANIFEST, SharePlace
 from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
@@ -18,7 +20,7 @@ from ullage.errors import InvalidArgument, NotABackup
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.interface.repository import Bytes
 from ullage.uuids import parse_uuid
-from ullage.wire.upkeep import RestorationReport, SharePoint
+from ullage.wire.upkeep import PartialRestoration, RestorationReport, SharePoint
 
 
 class FoundShare(NamedTuple):
@@ -93,3 +95,26 @@ def restore_replicated(
     report = restore_share(files, asked, identity, document.spec, told)
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+
+
+def restore_some_replicated(
+    found: FoundShare,
+    root: str,
+    wanted: WantedRecords,
+    point: int | None,
+    on_progress: Bytes | None,
+) -> PartialRestoration:
+    """What `ullage.restore_some` promises, of a share."""
+    asked = share_to_restore(found.place, found.share, point)
+    identity = identity_in(asked)
+    document = document_of(identity, root, {})
+    with pinned(asked.place, asked.share, asked.base, asked.through), records_beside(root) as scratch:
+        made, number = restore_some_shipped(
+            asked,
+            identity,
+            document.spec,
+            wanted,
+            document_of(identity, scratch, {}).spec,
+            on_progress or (lambda _done, _total: None),
+        )
+    return partial_report(document, number, made, on_progress)

@@ -1,18 +1,22 @@
 """What is done to a repository of this machine that nobody has open: it is made, mended, or brought back."""
 
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
-from ullage.contract import ContentRepository
+from ullage.contract import ContentRepository, time_of
 from ullage.embedded.adopting import adopt_from
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
-from ullage.embedded.partialrestoring import WantedRecords, restore_some as _restore_some
+from ullage.embedded.partialrestoring import (
+    WantedRecords,
+    partial_report,
+    records_beside,
+    restore_some as _restore_some,
+)
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
-from ullage.embedded.shares import points_of, restore_replicated, share_at
+from ullage.embedded.shares import points_of, restore_replicated, restore_some_replicated, share_at
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
@@ -20,6 +24,8 @@ from ullage.engine.files import OsFiles
 from ullage.engine.oserrors import is_disk_full
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
+from ullage.engine.shipping.sharerestoring import point_at
+from ullage.engine.wal.serde import SerDe
 from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
@@ -135,8 +141,9 @@ def restore_some(
     generation: int | None = None,
     on_progress: Bytes | None = None,
 ) -> PartialRestoration:
-    """Make a repository of some of a backup, in a directory that is empty or not there, and check every byte of it: of
-    all FlowFiles of these queues, in their order, and of the FlowFiles and handles with these ids.
+    """Make a repository of some of a backup, or of some of what a service has shipped, in a directory that is empty or
+    not there, and check every byte of it: of all FlowFiles of these queues, in their order, and of the FlowFiles and
+    handles with these ids.
 
     All keep their ids and attributes. Of content no more is fetched than they have. The repository is a new one, and
     has no history. `source` and `generation` as in `restore`. NotFound, and nothing is made, where the backup lacks a
@@ -149,27 +156,18 @@ def restore_some(
     """
     if not queues and not ids:
         raise InvalidArgument("say what is to be restored: names of queues, or ids of FlowFiles and handles")
+    root, wanted = os.path.abspath(root), WantedRecords(frozenset(queues), frozenset(ids))
+    share = share_at(source)
+    if share is not None:
+        with _into(root):
+            return restore_some_replicated(share, root, wanted, generation, on_progress)
     place = place_to_read(source)
-    root = os.path.abspath(root)
     with reading(place, generation) as manifest, _into(root):
         document = document_of(manifest.identity, root, {})
-        os.makedirs(os.path.dirname(root), exist_ok=True)
-        # Beside it, for there is room: what holds the records of a large backup does not fit into a folder in memory.
-        with tempfile.TemporaryDirectory(prefix=".ullage-records-", dir=os.path.dirname(root)) as scratch:
-            wanted = WantedRecords(frozenset(queues), frozenset(ids))
-            made = _restore_some(
-                place, manifest, document.spec, wanted, scratch, on_progress or (lambda _done, _total: None)
-            )
-    with open_embedded(None, document, create=False, maintain=False) as repository:
-        return PartialRestoration(
-            generation=manifest.sequence,
-            queues=dict(sorted(made.queues.items())),
-            handles=made.handles,
-            bytes=made.bytes,
-            lost=tuple(made.lost),
-            lost_count=made.lost_count,
-            check=repository.check(deep=True, on_progress=on_progress),
-        )
+        with records_beside(root) as scratch:
+            told = on_progress or (lambda _done, _total: None)
+            made = _restore_some(place, manifest, document.spec, wanted, scratch, told)
+    return partial_report(document, manifest.sequence, made, on_progress)
 
 
 def salvage(
@@ -204,6 +202,27 @@ def generations(source: str | os.PathLike[str] | Bucket) -> list[BackupGeneratio
     [2, 3]
     """
     return generations_at(place_to_read(source))
+
+
+def generation_at(source: str | os.PathLike[str] | Bucket, millis: int) -> int:
+    """The newest generation of a backup, or point of a share, that is not later than a moment, in milliseconds since
+    1970: `restore` and `restore_some` take it. Of a share no more is read than one base's log. InvalidArgument where
+    all that there is is later; NotABackup; BucketRefused; BucketUnavailable.
+
+    >>> report = repository.backup("copy")
+    >>> ullage.generation_at("copy", 4_102_444_800_000) == report.generation
+    True
+    """
+    share = share_at(source)
+    if share is not None:
+        return point_at(share.place, share.share, millis, SerDe())
+    found = generations_at(place_to_read(source))
+    serving = [each.sequence for each in found if each.created_millis <= millis]
+    if not serving:
+        raise InvalidArgument(
+            f"{name_of_place(source)} goes back to {time_of(found[0].created_millis)}, not to {time_of(millis)}"
+        )
+    return serving[-1]
 
 
 def restore_points(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:

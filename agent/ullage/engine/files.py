@@ -49,6 +49,16 @@ class FileSize(NamedTuple):
     is_file: bool = True
 
 
+class FileMark(NamedTuple):
+    """Which file a path names, and in which state: two that are equal are of one file that was not changed between."""
+
+    device: int
+    """What tells the filesystem on which it lies from others."""
+
+    inode: int
+    changed_nanos: int
+
+
 class File(Protocol):
     """One open file."""
 
@@ -148,8 +158,8 @@ class Files(Protocol):
     def usage(self, path: str) -> DiskUsage:
         """The filesystem's figures at this moment."""
 
-    def device(self, path: str) -> int:
-        """What tells the filesystem on which a path lies from others. Not of `usage`, which each writer asks for."""
+    def mark(self, path: str) -> FileMark:
+        """Which file or directory is there. Not of `usage`, which each writer asks for."""
 
     def is_mount_point(self, path: str) -> bool:
         """Whether something is mounted there, also of the same filesystem, which `device` does not tell."""
@@ -388,8 +398,9 @@ class OsFiles:
         total = (figures.f_blocks - figures.f_bfree + figures.f_bavail) * block
         return DiskUsage(total, figures.f_bavail * block, bool(figures.f_flag & os.ST_RDONLY))
 
-    def device(self, path: str) -> int:
-        return os.stat(path).st_dev
+    def mark(self, path: str) -> FileMark:
+        found = os.stat(path)
+        return FileMark(found.st_dev, found.st_ino, found.st_ctime_ns)
 
     def is_mount_point(self, path: str) -> bool:
         with open("/proc/self/mountinfo", "rb") as mounts:

@@ -11,7 +11,7 @@ at the one place that all steps pass.
 import threading
 from collections.abc import Sequence
 
-from ullage.engine.files import DiskUsage, File, Files, FileSize
+from ullage.engine.files import DiskUsage, File, FileMark, Files, FileSize
 from ullage.engine.forking import lose, refuse_in_child
 from ullage.engine.withdrawn import CLOSED
 from ullage.errors import NotRestored
@@ -152,8 +152,8 @@ class HeldFiles:
     def usage(self, path: str) -> DiskUsage:
         return self._held.usage(path)
 
-    def device(self, path: str) -> int:
-        return self._held.device(path)
+    def mark(self, path: str) -> FileMark:
+        return self._held.mark(path)
 
     def is_mount_point(self, path: str) -> bool:
         return self._held.is_mount_point(path)

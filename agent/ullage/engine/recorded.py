@@ -83,6 +83,7 @@ class RecordedState:
 
     def end_replay(self, last_id: int) -> bool:
         is_other = self._has_runs and self._restore.retry(last_id, self.millis)
+        self._ledger.cold.is_replaying = False
         if is_other:  # by no transaction: who ships these needs a new base
             self._tap.lose()
         return is_other

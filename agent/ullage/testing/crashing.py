@@ -21,7 +21,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ullage.engine.files import DiskUsage, File, FileSize
+from ullage.engine.files import DiskUsage, File, FileMark, FileSize
 from ullage.testing.faults import CHANGING as CHANGING, LOOKING as LOOKING, Call as Call, Fault as Fault
 from ullage.testing.images import (
     BLOCK_BYTES,
@@ -180,8 +180,10 @@ class CrashFiles:
         used = sum(inode.length - len(inode.punched) * BLOCK_BYTES for inode in self._names.values())
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - used))
 
-    def device(self, path: str) -> int:
-        return 1
+    def mark(self, path: str) -> FileMark:
+        self.look("mark", path)
+        number = 0 if path in self._directories else self._find(path).number
+        return FileMark(1, number, 0)  # nothing that is asked for its mark is written in place
 
     def is_mount_point(self, path: str) -> bool:
         return False

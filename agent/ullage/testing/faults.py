@@ -18,7 +18,7 @@ CHANGING = frozenset(
 )
 """Calls that change or sync something, by the names of the methods of `Files` and `File`."""
 
-LOOKING = frozenset({"open", "exists", "size", "list_directory", "usage", "can_punch", "lock", "read"})
+LOOKING = frozenset({"open", "exists", "size", "list_directory", "mark", "usage", "can_punch", "lock", "read"})
 """Calls that change nothing. A hint (`start_writeback`, `expect_reads`, `drop_cache`) has no error, and closing
 promises nothing.
 """

@@ -41,10 +41,12 @@ from ullage_agent.cli.output import (
     tell,
     tell_or_print,
 )
+from ullage_agent.cli.times import FORMS, time_option
 from ullage_agent.cli.upkeep import interruptible, named
 
 WRITE = "write"
 SOURCE = "A backup: its directory, or s3://BUCKET/PREFIX."
+BACKUP_OR_SHARE = "A backup, or what a service has shipped: its directory, or s3://BUCKET/PREFIX."
 PERIODS = {"hourly": "hours", "daily": "days", "weekly": "weeks", "monthly": "months", "yearly": "years"}
 KEPT = ("last", *PERIODS)
 
@@ -252,7 +254,7 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 
 
 @command()
-@click.argument("source", metavar="SRC", help=SOURCE)
+@click.argument("source", metavar="SRC", help=BACKUP_OR_SHARE)
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
@@ -263,6 +265,7 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
     metavar="N",
     help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
 )
+@option("--at", "at_millis", callback=time_option, metavar="TIME", default="", help=f"As it was then: {FORMS}")
 @option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
 @option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
 @on_bucket
@@ -272,6 +275,7 @@ def restore(
     root: Path,
     containers: tuple[tuple[str, str], ...],
     generation: int | None,
+    at_millis: int | None,
     queues: tuple[str, ...],
     ids: tuple[str, ...],
     as_json: bool,
@@ -279,11 +283,17 @@ def restore(
     """Make a repository from a backup, or from what a service has shipped to a bucket, every byte checked.
 
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
-    with what is in ROOT when it is said again, to the same point.
+    with what is in ROOT when it is said again, to the same point. With --at it is the newest generation or point that
+    is not later.
 
     With --queue or --id it is a new repository of these alone, and no other content is fetched: `ullage get ID --root
     ROOT` prints one, and `ullage ls --root ROOT` shows them.
     """
+    if at_millis is not None:
+        if generation is not None:
+            raise click.UsageError("--at and --generation both say of when: leave one out")
+        generation = ullage.generation_at(source, at_millis)
+        say(f"as of generation or point {generation}, the newest that is not later")
     if queues or ids:
         if containers:
             raise click.UsageError("--container is of a whole repository: leave it out, or --queue and --id")
@@ -325,7 +335,7 @@ def _restore_some(
     for problem in made.check.problems:
         say(f"problem: {problem}")
     for each in made.lost:
-        say(f"without content in the backup: {each.id}: {each.reason}")
+        say(f"without content there: {each.id}: {each.reason}")
     flow_files = sum(made.queues.values())
     tell_or_print(
         msgspec.to_builtins(made),

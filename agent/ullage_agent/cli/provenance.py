@@ -3,9 +3,7 @@
 import enum
 import re
 import sys
-import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,13 +11,13 @@ import click
 import msgspec
 
 from ullage import EventQuery
-from ullage.contract import Duration
 from ullage.enums import LineageDirection
 from ullage_agent.cli import picture
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import FILE, PAIR, SIZE, Group, OneOf, on_repository, option
 from ullage_agent.cli.output import moment, print_json, print_table, say, size, tell, tell_or_print
+from ullage_agent.cli.times import FORMS, time_option
 
 NESTED: Final = ("previous_attributes", "attributes", "content", "previous_content")
 MOMENTS: Final = ("time_millis", "entry_millis", "lineage_millis")
@@ -39,21 +37,6 @@ def provenance() -> None:
     """What happened to FlowFiles: query, show, lineage, replay."""
 
 
-def _time(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int | None:
-    """A moment, or an age counted back from now."""
-    if not text:
-        return None
-    try:
-        return round(time.time() * 1000) - int(Duration.parse(text))
-    except ValueError:
-        pass  # not an age, so a moment, or neither
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.UsageError(f"{text!r} is neither a time like 2026-01-31T12:00 nor an age like 90m") from error
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 @provenance.command()
 @option("--type", "-t", "types", metavar="TYPE", multiple=True, help="Only these types.")
 @option("--uuid", "-u", "flow_file", metavar="UUID", default="", help="Events of this FlowFile.")
@@ -62,8 +45,8 @@ def _time(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int | 
 @option("--relationship", metavar="NAME", default="", help="Along this relationship.")
 @option("--filename", metavar="NAME", default="", help="With this file name.")
 @option("--attribute", "-a", "attributes", type=PAIR, multiple=True, help="With it after the event.")
-@option("--since", "since_millis", callback=_time, metavar="TIME", default="", help="ISO 8601 in UTC, or an age: 90m.")
-@option("--until", "until_millis", callback=_time, metavar="TIME", default="", help="Before then.")
+@option("--since", "since_millis", callback=time_option, metavar="TIME", default="", help=FORMS)
+@option("--until", "until_millis", callback=time_option, metavar="TIME", default="", help="Before then.")
 @option("--min-size", "size_min", type=SIZE, help="Content of so many bytes or more, like 1Mi.")
 @option("--max-size", "size_max", type=SIZE, help="Content of so many bytes or fewer.")
 @option("--after", metavar="N", type=int, default=0, help="Only later events than this sequence number.")

@@ -10,6 +10,7 @@ from tests.support import TWO, RoomyFiles, Workshop, content_sizes, drain, flip,
 from ullage.contract import ContainerSettings, ContractError
 from ullage.engine.content.containers import VolumeState
 from ullage.engine.engine import Engine
+from ullage.engine.files import FileMark
 from ullage.errors import ForeignContainer, RepositoryDamaged
 
 
@@ -186,7 +187,7 @@ def test_where_a_wrong_volume_was_unmounted_nothing_is_made_before_the_right_one
     (place / "7").mkdir(parents=True)
     (place / "7" / "1700000000000-7").write_bytes(b"somebody's")
     mounted = {str(place)}
-    monkeypatch.setattr(RoomyFiles, "device", lambda files, path: 2 if path in mounted else 1)
+    monkeypatch.setattr(RoomyFiles, "mark", lambda files, path: FileMark(2 if path in mounted else 1, 0, 0))
     repository = workshop.open(storage=TWO)
     shutil.rmtree(place)
     place.mkdir()

@@ -14,7 +14,7 @@ from ullage.contract import CompactionSettings, Permission, PunchSettings, Quant
 from ullage.engine import plugins
 from ullage.engine.content.containers import Usage
 from ullage.engine.engine import Engine
-from ullage.engine.files import DiskUsage, OsFiles
+from ullage.engine.files import DiskUsage, FileMark, OsFiles
 from ullage.engine.model import Action
 from ullage.engine.reclaim import policies
 from ullage.engine.reclaim.compaction import CompactionRequest, plan_compaction
@@ -237,8 +237,9 @@ def test_disks_are_rewritten_side_by_side(workshop: Workshop) -> None:
     """Each disk has a thread of its own: one that waits does not hold the other up."""
 
     class TwoDisks(FailingFiles):
-        def device(self, path: str) -> int:
-            return super().device(path) + (1 if "c2" in path else 0)
+        def mark(self, path: str) -> FileMark:
+            found = super().mark(path)
+            return found._replace(device=found.device + 1) if "c2" in path else found
 
     files = TwoDisks()
     archive = {"enabled": False, "backpressure_percentage": 100}

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ullage.contract import ContentRepositorySpec
-from ullage.engine.files import DiskUsage, Files, make_directories, read_file, replace_file
+from ullage.engine.files import DiskUsage, FileMark, Files, make_directories, read_file, replace_file
 from ullage.engine.model import ResourceClaim
 from ullage.engine.oserrors import TOO_MANY
 from ullage.engine.wal.format import decode_header
@@ -181,8 +181,8 @@ class ContainerDirectory(Container):
         self._needs_mount = is_mounted
         self._known: set[str] = set()
         self._was_mounted = False
-        self._proved = b""
-        """The bytes of the identity once it was found to be this container's, of the one repository that asks."""
+        self._proved: FileMark | None = None
+        """Of the identity's file when it was found to be this container's, of the one repository that asks."""
 
         self._directory_lock = threading.Lock()
 
@@ -242,6 +242,7 @@ class ContainerDirectory(Container):
     def require_identity(self, repository: str) -> None:
         """ForeignContainer unless this is the very directory that the repository was made with."""
         try:
+            mark = self._files.mark(self._identity_path)  # before its bytes: what changes between is read again
             found = read_file(self._files, self._identity_path)
         except OSError as error:
             if self._files.exists(self._identity_path):
@@ -250,8 +251,6 @@ class ContainerDirectory(Container):
                 f"container {self.name} at {self.path} has no {IDENTITY}: is its volume mounted? Mount it, or if the "
                 "content is lost for good, restore it from a backup"
             ) from error
-        if found == self._proved:  # it is asked at the sync of each new content file, where microseconds count
-            return
         try:
             identity = decode_header(found, ContainerIdentity, self._identity_path, msgspec.json.decode)
         except RepositoryDamaged as error:
@@ -261,7 +260,16 @@ class ContainerDirectory(Container):
                 f"{self.path} is container {identity.container} of repository {identity.repository}, not container "
                 f"{self.name} of repository {repository}: check the paths and mounts"
             )
-        self._proved = found
+        self._proved = mark
+
+    def is_as_proved(self) -> bool:
+        """Whether the identity's file is the one that was read last, unchanged: asked at the sync of each new content
+        file, where reading it took 30 of the 400 us of a content of 100 KB.
+        """
+        try:
+            return self._files.mark(self._identity_path) == self._proved
+        except OSError:
+            return False  # whoever asks looks then, and hears why
 
     def section_directory(self, claim: ResourceClaim) -> str:
         return os.path.join(self.path, str(claim.index % self._sections))
@@ -307,7 +315,7 @@ class ContainerDirectory(Container):
         return self._files.usage(self.path)
 
     def device(self) -> int:
-        return self._files.device(self.path)
+        return self._files.mark(self.path).device
 
     def can_punch(self) -> bool:
         return self._files.can_punch(self.path)
@@ -329,7 +337,7 @@ class ContainerDirectory(Container):
 
     def _is_mounted(self) -> bool:
         try:
-            return self.device() != self._files.device(os.path.dirname(self.path))
+            return self.device() != self._files.mark(os.path.dirname(self.path)).device
         except OSError:
             return False
 

@@ -292,7 +292,9 @@ class FileContentStore(StripedStore[ContainerDirectory]):
 
         volume away | file made at the mount point | volume back, which hides it | synced, and the volume is there
         """
-        return self._look_at(self.containers[writable.container.name]) and writable.file.is_at(writable.path)
+        container = self.containers[writable.container.name]
+        is_there = container.is_available and container.is_as_proved()
+        return (is_there or self._look_at(container)) and writable.file.is_at(writable.path)
 
     def _is_elsewhere(self, writable: WritableClaim, error: OSError) -> bool:
         """Whether its volume is away, so that no sync of it was tried, and none failed."""

@@ -304,6 +304,9 @@ class ColdHandles:
         self.is_loaded = False
         """Whether the runs that a start's snapshot lists are open."""
 
+        self.is_replaying = False
+        """Whether a start reads the log behind its snapshot: then a block that fails once is not looked at again."""
+
         self.held: set[bytes] = set()
         """Handles that stay in memory for now: somebody is about to change them."""
 
@@ -374,6 +377,8 @@ class ColdHandles:
         self.note(number, error)
         for run in self.runs:
             if run.listed.number == number and error.block is not None:
+                if self.is_replaying:  # else a record that lacked it would find it, and be taken for wrong
+                    run.pass_by(error)
                 run.doubt(error.block, self.mended)
 
     def take(self, found: FoundHandle) -> bool:

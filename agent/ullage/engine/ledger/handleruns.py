@@ -98,6 +98,7 @@ class HandleRuns:
             for number in cold.blocks():
                 self._load_block(cold, number, tally if before is None else None)
         self._settle(tally if before is None else self._ledger.tally_since(before))
+        self._cold.is_replaying = True
 
     def started(self) -> None:
         """The log behind the snapshot is read, too: it may have given up what could not be."""

@@ -35,11 +35,12 @@ def as_born(claim: ResourceClaim) -> ResourceClaim:
 
 class LogicalView:
     """Transactions in their order, without what is their node's own. `swapped` are the uuids in swap files, which a
-    transaction that drops one does not say.
+    transaction that drops one does not say; `is_whole` is whether those of all that were dropped are known.
     """
 
     def __init__(self) -> None:
         self.swapped: dict[str, bytes] = {}
+        self.is_whole = True
 
     def of(self, operations: Sequence[Operation]) -> list[Operation]:
         """What of a transaction leaves its node; it may be nothing."""
@@ -57,7 +58,9 @@ class LogicalView:
             elif isinstance(operation, SwapIn):
                 self.swapped.pop(operation.name, None)
             elif isinstance(operation, SwapDrop):
-                if uuids := self.swapped.pop(operation.name, b""):
+                uuids = self.swapped.pop(operation.name, None)
+                self.is_whole &= uuids is not None
+                if uuids:
                     yield Delete(uuids)
             elif kind not in NODE_LOCAL:
                 yield operation

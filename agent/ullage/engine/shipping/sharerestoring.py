@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ullage.contract import ContentRepositorySpec
+from ullage.contract import ContentRepositorySpec, time_of
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.content.containers import ContainerDirectory, directories_of
 from ullage.engine.files import Files, make_directories, replace_file
@@ -143,6 +143,22 @@ def restore_points(place: SharePlace, share: str, serde: SerDe) -> Iterator[Rest
             yield RestorePoint(header.number, header.last, header.millis, base)
 
 
+def point_at(place: SharePlace, share: str, millis: int, serde: SerDe) -> int:
+    """The newest that is not later than a moment. NotABackup: there is no share; InvalidArgument: all are later."""
+    bases = listed_bases(place, share)
+    if not bases:
+        raise NotABackup(f"{place.name} holds no share that can be restored yet: it has no base")
+    at = max((number for number, base in enumerate(bases) if base.millis <= millis), default=-1)
+    if at < 0:
+        raise InvalidArgument(f"{place.name} goes back to {time_of(bases[0].millis)}, not to {time_of(millis)}")
+    number = bases[at].next_log - 1
+    for found in _log(place, share, bases[at], bases[at + 1].next_log if at + 1 < len(bases) else None, serde):
+        if found.header.millis > millis:
+            break
+        number = found.header.number
+    return number
+
+
 def identity_in(asked: ShareToRestore) -> RepositoryIdentity:
     """Whose share it is, and which containers it has. RepositoryDamaged."""
     identity, _ = base_head(base_reader(asked.place, asked.base.name, asked.share))
@@ -170,7 +186,7 @@ def restore_share(
         if begun is None:
             mark_begun(files, root, asks)
         with pinned(asked.place, asked.share, asked.base, asked.through):
-            restoration = _ShareRestoration(files, asked, identity, spec, containers, begun, told)
+            restoration = ShareRestoration(files, asked, identity, spec, containers, begun, told)
             try:
                 return restoration.run()
             finally:
@@ -188,7 +204,7 @@ def _is_begun(files: Files, root: str, asks: BegunRestoration) -> BegunRestorati
     return begun
 
 
-class _ShareRestoration:
+class ShareRestoration:
     """One that nothing stands against any more."""
 
     def __init__(
@@ -221,10 +237,7 @@ class _ShareRestoration:
     def run(self) -> BackupReport:
         """All of it."""
         files, root, identity = self._files, self._root, self._identity
-        for directory in (FLOWFILE, SWAP):
-            make_directories(files, os.path.join(root, directory))
-        for container in self._containers.values():
-            container.create(identity.repository, FORMAT_VERSION)
+        self._make_directories()
         packs, base = self._base()
         last, number, log_packs = self._log()
         for pack in (*packs, *log_packs):
@@ -249,6 +262,12 @@ class _ShareRestoration:
             kept_files=base.kept + self._content.kept,
             kept_bytes=self._kept_bytes + base.kept_bytes,
         )
+
+    def _make_directories(self) -> None:
+        for directory in (FLOWFILE, SWAP):
+            make_directories(self._files, os.path.join(self._root, directory))
+        for container in self._containers.values():
+            container.create(self._identity.repository, FORMAT_VERSION)
 
     def _base(self) -> tuple[list[NamedPack], RestoredBase]:
         """Write its files; the packs that it needs."""

@@ -12,10 +12,11 @@ Steps raise BucketUnavailable and BucketRefused, and may be tried again: what wa
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from ullage.engine.model import ContentClaim, Operation, ResourceClaimGone
+from ullage.engine.model import ContentClaim, ResourceClaimGone
 from ullage.engine.shipping.baseobject import BaseHeader
 from ullage.engine.shipping.basing import FrozenMoment, keep_mostly_live, missing_in
 from ullage.engine.shipping.contentpack import PACK_CONTENTS_MAX, pack_length, pack_pieces
@@ -29,8 +30,8 @@ from ullage.engine.shipping.publishing import collect, publish, take_manifest
 from ullage.engine.shipping.sharedocs import SHARE_FORMAT, ListedBase
 from ullage.engine.shipping.shareplace import EPOCH, SharePlace, base_name, pack_name
 from ullage.engine.shipping.shippedcontent import IN_LOG, ShippedContent
-from ullage.engine.shipping.shippingparts import ShippingFigures, ShippingLimits, ShippingParts
-from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, VolumeAway
+from ullage.engine.shipping.shippingparts import ShippingFigures, ShippingLimits, ShippingParts, WaitingTransaction
+from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, RepositoryDamaged, VolumeAway
 
 DEFAULTS: Final = ShippingLimits()
 
@@ -41,22 +42,6 @@ has room for, for as long as points are retained.
 
 UNREADABLE: Final = (ContentCorrupt, ContentMissing, VolumeAway)
 """What a content may be here, and is where it is restored."""
-
-
-@dataclass(slots=True)
-class WaitingTransaction:
-    """One that is to be shipped, as it leaves the node. `new_bytes` are those of contents that it names."""
-
-    id: int
-    millis: int
-    payload: bytes
-    operations: Sequence[Operation]
-    new_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """What is held for it."""
-        return len(self.payload) + self.new_bytes
 
 
 @dataclass(slots=True)
@@ -82,6 +67,8 @@ class Shipper:
         self._brought_back = parts.log.last_id
         """The last transaction that the log had at the start: through this, all may be in the share as well."""
         self._logical = LogicalView()
+        self._keeping_swaps: ExitStack | None = ExitStack()
+        self._keeping_swaps.enter_context(parts.committer.keeping_swaps())
         self._content = ShippedContent()
         self._waiting: list[WaitingTransaction] = []
         self._waiting_bytes = 0
@@ -107,6 +94,7 @@ class Shipper:
         """Take the share over, and see what it has. BucketRefused: the bucket keeps no conditions. ShareFenced, also if
         it was adopted since this root was made; BucketUnavailable: begin once more.
         """
+        self._know_swaps()  # and keep none of them for one that is fenced
         found = self._place.get(EPOCH)
         if found is None:
             probe(self._place)
@@ -119,7 +107,12 @@ class Shipper:
         self._absorb(durable)
         self._writer = writer
         self._note(epoch=writer.writer.epoch)
-        if known is None or self._parts.tap.is_lost or not known.is_history_of(self._mark, self._waiting, durable):
+        if (
+            known is None
+            or self._parts.tap.is_lost
+            or not known.is_history_of(self._mark, self._waiting, durable)
+            or not all(each.is_whole for each in self._waiting if each.id > known.last)
+        ):
             self._parts.tap.lose()
             return
         self._go_on(known)
@@ -165,6 +158,8 @@ class Shipper:
 
     def close(self) -> None:
         """Leave a mark, by which the next start knows that the share has this history, if all was shipped."""
+        if self._keeping_swaps is not None:
+            self._keeping_swaps.close()
         if self._writer is not None and self._under_way is None and self._through == self._parts.log.last_id:
             leave_mark(self._parts.files, self._parts.root, self._writer.writer, self._through)
             self._look.note(is_last=True)
@@ -179,22 +174,37 @@ class Shipper:
     def _taken_in(self, durable: int) -> list[WaitingTransaction]:
         found = []
         for id, millis, operations in self._parts.tap.through(durable):
+            self._logical.is_whole = True
             logical = self._logical.of(operations)
             claimants = Claimants()
             claimants.take(logical)
             new_bytes = sum(claim.length for claim in claimants.in_use())
             payload = self._parts.serde.encode(millis, logical)
-            found.append(WaitingTransaction(id, millis, payload, logical, new_bytes))
+            found.append(WaitingTransaction(id, millis, payload, logical, new_bytes, self._logical.is_whole))
         return found
 
+    def _know_swaps(self) -> None:
+        """What is in swap files since before the start: whoever drops one of them does not say it."""
+        keeping, self._keeping_swaps = self._keeping_swaps, None
+        if keeping is None:
+            return
+        with keeping:
+            ledger = self._parts.ledger
+            for name in () if self._parts.tap.is_lost else [*list(ledger.swaps), *list(ledger.retired_swaps)]:
+                with suppress(RepositoryDamaged):  # told by whoever needs it; once it is dropped, a base is made
+                    found = self._parts.swap_files.read(name)
+                    self._logical.swapped[name] = b"".join(record.uuid for record in found.records)
+
     def _absorb(self, durable: int) -> None:
+        self._know_swaps()
         if self._parts.tap.is_lost:
             self._give_up()
             return
         new = self._taken_in(durable)
         self._waiting += new
         self._waiting_bytes += sum(each.bytes for each in new)
-        if self._counted_bytes() > self._limits.held_bytes:
+        is_whole = self._writer is None or all(each.is_whole for each in new)
+        if self._counted_bytes() > self._limits.held_bytes or not is_whole:
             self._give_up()
         if self._writer is None:
             self._look.add(self._waiting, durable)

@@ -1,6 +1,6 @@
 """What shipping works with, and what it tells."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -11,6 +11,7 @@ from ullage.engine.files import Files
 from ullage.engine.ledger.keyspaces import KeySpaces
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.swap import SwapFiles
+from ullage.engine.model import Operation
 from ullage.engine.opening import RepositoryIdentity
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.repositories import FlowFileRepository
@@ -72,3 +73,22 @@ class ShippingFigures(NamedTuple):
     shipped_bytes: int = 0
     unreadable: int = 0
     awaits_base: bool = True
+
+
+@dataclass(slots=True)
+class WaitingTransaction:
+    """One that is to be shipped, as it leaves the node. `new_bytes` are those of contents that it names; `is_whole`:
+    not unless all that it removed is known.
+    """
+
+    id: int
+    millis: int
+    payload: bytes
+    operations: Sequence[Operation]
+    new_bytes: int
+    is_whole: bool
+
+    @property
+    def bytes(self) -> int:
+        """What is held for it."""
+        return len(self.payload) + self.new_bytes

@@ -1,0 +1,106 @@
+"""An adoption whose requests fail, each once and in both ways: said again it goes on, and nobody is in two places."""
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.shipping.held import HeldShare
+from tests.shipping.test_shipper import SHIPPED, UNARCHIVED, begun
+from tests.support import Workshop, put_each
+from ullage.embedded import adopting
+from ullage.embedded.replication import parts_of
+from ullage.embedded.repository import open_embedded
+from ullage.embedded.shares import FoundShare
+from ullage.engine.engine import Engine
+from ullage.engine.shipping.adopting import adopt_share
+from ullage.engine.shipping.sharedocs import EpochDocument, decode_document
+from ullage.engine.shipping.shareplace import EPOCH
+from ullage.engine.shipping.shipper import Shipper
+from ullage.engine.wal.serde import SerDe
+from ullage.errors import BucketUnavailable, ShareFenced
+from ullage.wire.upkeep import AdoptionReport
+
+
+@pytest.fixture
+def old(workshop: Workshop) -> Engine:
+    return workshop.make(**SHIPPED, **UNARCHIVED)
+
+
+@pytest.fixture
+def shipped(old: Engine) -> HeldShare:
+    """A share with a base, a pack, and two log objects."""
+    place = HeldShare()
+    shipper = begun(old, place)
+    for number in range(2):
+        put_each(old, "q", [b"small %d" % number, bytes(100_000)])
+        shipper.step()
+    return place
+
+
+def adopted(place: HeldShare, share: str, to: Path, monkeypatch: pytest.MonkeyPatch) -> AdoptionReport:
+    monkeypatch.setattr(adopting, "share_at", lambda _: FoundShare(place, share))
+    return adopting.adopt_from("s3://held", to, {}, "node-2", None, node_is_off=True)
+
+
+def epoch_of(place: HeldShare, share: str) -> int:
+    return decode_document(place.objects[EPOCH], EpochDocument, share, EPOCH).epoch
+
+
+def failing_once(number: int) -> Callable[[str, str], None]:
+    """Of the requests from here on this one, from 0; a put counts once before it is carried out, and once behind it."""
+    counted = count()
+
+    def fault(_kind: str, key: str) -> None:
+        if next(counted) == number:
+            raise BucketUnavailable(f"{key}: nobody answers")
+
+    return fault
+
+
+def test_whatever_request_fails_an_adoption_is_finished_by_the_next(
+    old: Engine, shipped: HeldShare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that was shipped; and neither the old root nor what an adoption left half made is let back."""
+    share = old.identity.repository
+    whole = dict(shipped.objects)
+    asked = len(shipped.requests)
+    adopted(shipped, share, tmp_path / "whole", monkeypatch)
+    requests = len(shipped.requests) - asked
+    went_on = 0
+    for failing in range(requests):
+        place, to = HeldShare(dict(whole)), tmp_path / str(failing)
+        place.fault = failing_once(failing)
+        try:
+            adopted(place, share, to, monkeypatch)
+        except BucketUnavailable:
+            before = epoch_of(place, share)
+            adopted(place, share, to, monkeypatch)
+            went_on += epoch_of(place, share) == before
+        with open_embedded(to, None, create=False, maintain=False) as repository:
+            assert repository.queues.find("q").flow_files == 4
+            again = Shipper(parts_of(repository.engine), place, "node-2")
+            again.begin()
+            again.close()
+        with pytest.raises(ShareFenced, match="adopted"):
+            Shipper(parts_of(old), place, "node-1").begin()
+    assert went_on > 3
+
+
+def test_a_start_that_is_fenced_keeps_no_swap_file(workshop: Workshop) -> None:
+    """Nobody will ship what was in it."""
+    swapping: dict[str, Any] = {"flow_file": {"swap_threshold": 4, "swap_batch": 2}}
+    repository, place = workshop.make(**SHIPPED, **UNARCHIVED, **swapping), HeldShare()
+    put_each(repository, "q", [b"%d" % number for number in range(12)])
+    begun(repository, place)
+    adopt_share(place, repository.identity.repository, "node-2", SerDe())
+    assert repository.swap_files.names()
+    fenced = Shipper(parts_of(repository), place, "node-1")
+    with pytest.raises(ShareFenced):
+        fenced.begin()
+    assert repository.queues.drop(repository.queue("q")) == 12
+    repository.checkpoint()
+    assert repository.swap_files.names() == []
+    assert not fenced.has_begun
