@@ -6,6 +6,7 @@ bench/nifi/harness/Diagnostics.java asks NiFi's classes as the task of `bin/nifi
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from tests.support import ManualClock
@@ -105,8 +106,9 @@ def check_at_work(nifi: "subprocess.Popen[str]", home: NiFiHome) -> Diagnosed:
                 return told
         raise AssertionError("NiFi moved files all the time")
     finally:
-        nifi.stdin.write("\n")
-        nifi.stdin.flush()
+        if nifi.poll() is None:
+            nifi.stdin.write("\n")
+            nifi.stdin.flush()
 
 
 def _ask(nifi: "subprocess.Popen[str]") -> Diagnosed:
@@ -114,4 +116,6 @@ def _ask(nifi: "subprocess.Popen[str]") -> Diagnosed:
     assert nifi.stdout is not None
     nifi.stdin.write("tell\n")
     nifi.stdin.flush()
-    return diagnosed(iter(nifi.stdout.readline, "#end\n"))
+    lines = list(takewhile(lambda line: line != "#end\n", iter(nifi.stdout.readline, "")))
+    assert nifi.poll() is None, "NiFi ended"
+    return diagnosed(lines)

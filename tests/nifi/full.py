@@ -144,7 +144,7 @@ def check_busy(java: list[str], seed: int) -> str:
 
 
 def cases() -> Iterator[tuple[str, Callable[[], str]]]:
-    """By name; those of one seed together."""
+    """By name; those of one seed together, behind those that take all of a NiFi."""
     first = int(os.environ.get("ULLAGE_SEED") or 1)
     samples = int(os.environ.get("ULLAGE_NIFI_SAMPLES") or 100)
     source = os.environ.get("NIFI_SRC")
@@ -153,6 +153,10 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
         *(command(None, release) for release in RELEASES),
         *([command(source)] if source else []),
     ]
+    for version, java in versions:
+        yield f"NiFi {version}, busy, seed {first}", partial(check_busy, java, first)
+    if source:
+        yield f"NiFi {versions[-1][0]}, events", partial(check_set_aside, versions[-1][1])
     for seed in range(first, first + -(-samples // len(versions))):
         for version, java in versions:
             yield f"NiFi {version}, seed {seed}", partial(check_seed, java, seed)
@@ -160,10 +164,6 @@ def cases() -> Iterator[tuple[str, Callable[[], str]]]:
                 for how in (False, True):
                     name = f"NiFi {version}, seed {seed}, {'rewrite' if how else 'reclaim'} stopped at each call"
                     yield name, partial(check_stopped, java, seed, is_rewriting=how)
-    for version, java in versions:
-        yield f"NiFi {version}, busy, seed {first}", partial(check_busy, java, first)
-    if source:
-        yield f"NiFi {versions[-1][0]}, events", partial(check_set_aside, versions[-1][1])
 
 
 def main() -> None:

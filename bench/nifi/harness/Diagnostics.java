@@ -1,12 +1,14 @@
 package harness;
 
 import java.lang.reflect.Method;
+import java.nio.file.NoSuchFileException;
 import java.util.Collection;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import org.apache.nifi.controller.FileSystemSwapManager;
+import org.apache.nifi.controller.repository.ContentNotFoundException;
 import org.apache.nifi.controller.repository.FileSystemRepository;
 import org.apache.nifi.controller.repository.ResourceClaimReference;
 import org.apache.nifi.controller.repository.WriteAheadFlowFileRepository;
@@ -40,7 +42,13 @@ final class Diagnostics {
             final Map<ResourceClaim, Set<ResourceClaimReference>> references =
                 flowFiles.findResourceClaimReferences(files, swap);
             for (final ResourceClaim file : new TreeSet<>(files)) {
-                text.append("#file\t").append(nameOf(file)).append('\t').append(content.size(file)).append('\t')
+                final long size;
+                try {
+                    size = content.size(file);
+                } catch (final ContentNotFoundException | NoSuchFileException gone) { // it has just been removed
+                    continue;
+                }
+                text.append("#file\t").append(nameOf(file)).append('\t').append(size).append('\t')
                     .append(claims.getClaimantCount(file));
                 final Map<String, Integer> counts = new TreeMap<>();
                 final Map<String, String> swapped = new TreeMap<>();

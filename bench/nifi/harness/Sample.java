@@ -66,6 +66,10 @@ final class Sample {
     private final List<String> locations = new ArrayList<>();
 
     public static void main(final String[] arguments) throws Exception {
+        Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
+            error.printStackTrace();
+            Runtime.getRuntime().halt(1); // the repositories' own threads would go on
+        });
         final Sample sample = new Sample(Path.of(arguments[0]), Long.parseLong(arguments[1]));
         if (arguments[2].equals("busy")) {
             sample.beBusy(Integer.parseInt(arguments[3]));
