@@ -105,8 +105,9 @@ class ShippingMachine(RepositoryMachine):
         super().reopen()
 
     def teardown(self) -> None:
-        super().teardown()
+        # Before the last of it is shipped: of a put that nobody was told of, what is the newest point nobody knows.
         self.place.fault = lambda _kind, _key: None
+        super().teardown()
         chosen = self.chance.sample(sorted(self.points), min(RESTORED, len(self.points)))
         for point in [None, *chosen] if self.latest is not None else []:
             expected = self.latest if point is None else self.points[point]
