@@ -121,7 +121,9 @@ def test_a_repository_goes_on_elsewhere_and_its_old_node_stays_fenced(
         said = run("adopt", share, tmp_path / "new", *at, "--node-is-off", "--node", "node-2")
         repository.handles.put(b"only here")
         until(state_is(repository, "fenced"), "it is fenced")
+        shown = run("status", "--url", running.url).stdout
 
+    assert "are here alone" in shown
     assert "node_is_off" in refused.stderr
     assert "0 problems" in said.stdout + said.stderr
     new = document_at(tmp_path / "new", **replicating(bucket))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.shipping.held import HeldShare
 from tests.shipping.test_shipper import SHIPPED, UNARCHIVED, begun
-from tests.support import Workshop, put_each
+from tests.support import Workshop, put_each, spec_at
 from ullage.embedded import adopting
 from ullage.embedded.replication import parts_of
 from ullage.embedded.repository import open_embedded
@@ -87,6 +87,41 @@ def test_whatever_request_fails_an_adoption_is_finished_by_the_next(
         with pytest.raises(ShareFenced, match="adopted"):
             Shipper(parts_of(old), place, "node-1").begin()
     assert went_on > 3
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_node_that_comes_back_says_how_much_is_there_alone(
+    workshop: Workshop,
+    old: Engine,
+    shipped: HeldShare,
+    tmp_path: Path,
+    is_killed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it acknowledged behind the last that the adopter has, whatever that one has put since; if a checkpoint
+    has taken its log, nobody knows.
+    """
+    share, last = old.identity.repository, old.log.durable
+    put_each(old, "q", [b"here alone", b"and here"])
+    tail = old.log.durable - last
+    adopted(shipped, share, tmp_path / "new", monkeypatch)
+    with Engine.open(spec_at(tmp_path / "new", **SHIPPED)) as elsewhere:
+        other = begun(elsewhere, shipped)
+        put_each(elsewhere, "q", [b"elsewhere"] * 3)
+        other.step()
+    if is_killed:
+        workshop.kill()
+        again = workshop.open()
+    else:
+        old.checkpoint()
+        again = workshop.reopen()
+    back = Shipper(parts_of(again), shipped, "node-1")
+    with pytest.raises(ShareFenced):
+        back.begin()
+
+    figures = back.figures
+    assert figures.awaits_base is not is_killed
+    assert not is_killed or (figures.through, figures.waiting_transactions) == (last, tail)
 
 
 def test_a_start_that_is_fenced_keeps_no_swap_file(workshop: Workshop) -> None:

@@ -25,13 +25,29 @@ from ullage.engine.shipping.lastlook import LastLook
 from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.shipping.parting import parted_after
 from ullage.engine.shipping.probing import probe
 from ullage.engine.shipping.publishing import collect, publish, take_manifest
 from ullage.engine.shipping.sharedocs import SHARE_FORMAT, ListedBase
 from ullage.engine.shipping.shareplace import EPOCH, SharePlace, base_name, pack_name
 from ullage.engine.shipping.shippedcontent import IN_LOG, ShippedContent
-from ullage.engine.shipping.shippingparts import ShippingFigures, ShippingLimits, ShippingParts, WaitingTransaction
-from ullage.errors import ContentCorrupt, ContentMissing, ContentReclaimed, RepositoryDamaged, VolumeAway
+from ullage.engine.shipping.shippingparts import (
+    ShippingFigures,
+    ShippingLimits,
+    ShippingParts,
+    WaitingTransaction,
+    WatchedPieces,
+)
+from ullage.errors import (
+    BucketRefused,
+    BucketUnavailable,
+    ContentCorrupt,
+    ContentMissing,
+    ContentReclaimed,
+    RepositoryDamaged,
+    ShareFenced,
+    VolumeAway,
+)
 
 DEFAULTS: Final = ShippingLimits()
 
@@ -100,7 +116,11 @@ class Shipper:
             probe(self._place)
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         adoption = self._parts.identity().adoption
-        writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde, adoption=adoption)
+        try:
+            writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde, adoption=adoption)
+        except ShareFenced:
+            self._part()
+            raise
         take_manifest(self._place, self._share, writer.writer)
         known = known_share(self._place, self._share, self._parts.serde)
         durable = self._parts.log.durable
@@ -116,6 +136,16 @@ class Shipper:
             self._parts.tap.lose()
             return
         self._go_on(known)
+
+    def _part(self) -> None:
+        """Somebody else has the share: how much is here alone is the last that is told."""
+        self._absorb(self._parts.log.durable)
+        with suppress(RepositoryDamaged, BucketUnavailable, BucketRefused):  # then nobody knows how much that is
+            common = parted_after(self._place, self._share, self._parts.serde, self._waiting)
+            if common is not None:
+                self._reach(common)
+                self._look.look(common, self._parts.log.durable, self._waiting_bytes, is_known=True)
+                self._note()
 
     def step(self) -> None:
         """Ship what is durable; whatever is under way first."""
@@ -321,7 +351,7 @@ class Shipper:
             number, self._next_pack = self._next_pack, self._next_pack + 1
             name = pack_name(writer.writer, number)
             length = pack_length(claims)
-            pieces = _Watched(pack_pieces(self._share, writer.writer, number, claims, self._read))
+            pieces = WatchedPieces(pack_pieces(self._share, writer.writer, number, claims, self._read))
             try:
                 self._place.put_pieces(name, pieces, length)
             except Exception:
@@ -403,7 +433,7 @@ class Shipper:
         )
         number, self._next_base = self._next_base, self._next_base + 1
         name = base_name(moment.transaction, writer.writer, number)
-        pieces = _Watched(moment.pieces(header, packs))
+        pieces = WatchedPieces(moment.pieces(header, packs))
         self._place.put_pieces(name, pieces, moment.length)
         if pieces.failure is not None:  # and what was put is none
             raise pieces.failure
@@ -461,23 +491,3 @@ class Shipper:
             awaits_base=awaits_base,
             **known,
         )
-
-
-class _Watched:
-    """Pieces, and what went wrong with them: a place may tell it in words of its own, or take it for their end."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self.failure: Exception | None = None
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        try:
-            return next(self._pieces)
-        except StopIteration:
-            raise
-        except Exception as error:
-            self.failure = error
-            raise

@@ -1,6 +1,6 @@
 """What shipping works with, and what it tells."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -92,3 +92,23 @@ class WaitingTransaction:
     def bytes(self) -> int:
         """What is held for it."""
         return len(self.payload) + self.new_bytes
+
+
+class WatchedPieces:
+    """Pieces, and what went wrong with them: a place may tell it in words of its own, or take it for their end."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._pieces)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
