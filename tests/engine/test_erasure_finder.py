@@ -1,6 +1,7 @@
 """Looking for a subject: a canary that is planted in a place is counted there, and changes nothing."""
 
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,17 @@ from tests.support import (
 from ullage.contract import ReplicationMode
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.finder import cost_of, find_subject
-from ullage.engine.model import NO_ATTRIBUTES, FlowFileRecord, Operation, SwapOut, Update, new_uuids
+from ullage.engine.model import (
+    NO_ATTRIBUTES,
+    UUID_BYTES,
+    Answer,
+    FlowFileRecord,
+    Operation,
+    SwapOut,
+    Update,
+    new_uuids,
+)
+from ullage.engine.runs.rows import RowBlock, RowRun, RunRow, key_of
 from ullage.wire.erasure import ErasurePlace, ErasureSurvey
 from ullage.wire.salvage import HELD_QUEUE
 
@@ -317,16 +328,23 @@ def test_a_swap_file_that_cannot_be_read_is_named(workshop: Workshop) -> None:
 
 
 def test_an_event_file_that_cannot_be_read_is_named(workshop: Workshop) -> None:
-    """As above."""
+    """The events of those before it and behind it are counted all the same, and so are those that only the log has."""
     repository = workshop.make()
-    plant(repository, "in")
-    repository.provenance.drain()
+    for number in range(3):
+        plant(repository, "in", number=str(number))
+        repository.provenance.drain()
+    plant(repository, "in", number="3")
+    assert found(look(repository), EVENTS)[ErasurePlace.EVENTS_AFTER][0] == 4
     store = event_store(repository)
-    path = Path(store.event_files.path(store.manifest.files[0]))
+    path = Path(store.event_files.path(store.manifest.files[1]))
+    store.event_files.forget(store.manifest.files[1])
     path.write_bytes(b"\0" * path.stat().st_size)
     workshop.expects_problems = True
 
-    assert any(path.name in each for each in look(repository).unread)
+    survey = look(repository)
+
+    assert [path.name in each for each in survey.unread] == [True]
+    assert found(survey, EVENTS)[ErasurePlace.EVENTS_AFTER][0] == 3
 
 
 @pytest.mark.parametrize("space", ["handles", "answers"])
@@ -343,6 +361,67 @@ def test_a_run_that_cannot_be_read_is_named(workshop: Workshop, space: str) -> N
     flip(run, 40)
 
     assert len(look(repository).unread) == 1
+
+
+def remember(repository: Engine, record: FlowFileRecord, count: int) -> None:
+    """So many answers that name a FlowFile, of which a block of a run holds some."""
+    answers = [Answer(number.to_bytes(32, "little"), b"put", record.uuid * 64, 1) for number in range(1, count + 1)]
+    repository.committer.commit(answers, creates=True)
+    repository.checkpoint()
+
+
+def test_what_lies_behind_a_damaged_block_of_answers_is_looked_at(workshop: Workshop) -> None:
+    """The block is named, all others of its run are counted, and no block is read twice for that."""
+    repository = workshop.make()
+    remember(repository, plant(repository, "in"), 40)
+    files = repository.spaces.answers.files
+    (run,) = repository.ledger.runs_of(files.space)
+    blocks = len(files.run(run))
+    assert blocks > 2
+    workshop.expects_problems = True
+    flip(Path(files.path(run.number)), 40)
+
+    survey = look(repository)
+
+    assert [f"{files.path(run.number)}: block 0" in each for each in survey.unread] == [True]
+    (count, size) = records(survey)[ErasurePlace.ANSWERS]
+    assert 0 < 40 - count < 40
+    assert size == count * 64 * UUID_BYTES
+
+
+def test_what_lies_behind_an_answer_that_does_not_decode_is_looked_at(workshop: Workshop) -> None:
+    """It is named, and the runs behind its own are counted."""
+    repository = workshop.make()
+    record = plant(repository, "in")
+    with closing(repository.spaces.answers.files.begin()) as new:
+        new.add(RunRow(key_of(bytes(32)), b"\xc1"))
+        repository.ledger.answers.settle(new.finish(repository.clock.now_millis()), ())
+    remember(repository, record, 1)
+    workshop.expects_problems = True
+
+    survey = look(repository)
+
+    assert ["does not decode" in each for each in survey.unread] == [True]
+    assert records(survey)[ErasurePlace.ANSWERS] == (1, 64 * UUID_BYTES)
+
+
+def test_a_look_reads_each_run_of_answers_once(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where answers are many, reading them is most of what a look costs."""
+    repository = workshop.make()
+    remember(repository, plant(repository, "in"), 40)
+    files = repository.spaces.answers.files
+    (run,) = repository.ledger.runs_of(files.space)
+    opened, read, block = files.run(run), list[int](), RowRun.block
+
+    def counted(run: RowRun, number: int) -> RowBlock:
+        if run is opened:
+            read.append(number)
+        return block(run, number)
+
+    monkeypatch.setattr(RowRun, "block", counted)
+    look(repository)
+
+    assert read == list(range(len(opened)))
 
 
 def test_a_container_that_is_away_is_named(workshop: Workshop) -> None:

@@ -5,26 +5,18 @@ from collections.abc import Iterator
 
 from ullage.engine.erasure.tally import ErasureTally
 from ullage.engine.ledger.answerruns import AnswerRuns
-from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.model import UUID_BYTES, parse_uuid, split_uuids
-from ullage.engine.runs.rows import BlockDamaged
 from ullage.uuids import NOTATION
 from ullage.wire.erasure import ErasurePlace
 
 _UUID = re.compile(NOTATION.encode())
 
 
-def find_answers(answers: AnswerRuns, ledger: Ledger, tally: ErasureTally) -> None:
+def find_answers(answers: AnswerRuns, tally: ErasureTally) -> None:
     """Count those with one of `tally.uuids`, which are all known by then: an answer has nothing else of a subject."""
-    for run in ledger.runs_of(answers.files.space):
-        for damage in answers.files.damages(run, deep=True):
-            tally.miss(damage)
-    try:
-        for each in answers.all():
-            if any(uuid in tally.uuids for uuid in _uuids_in(each.answer)):
-                tally.add(ErasurePlace.ANSWERS, len(each.answer))
-    except BlockDamaged as error:
-        tally.miss(f"{error}; no later answer was looked at")
+    for each in answers.all(tally.miss):
+        if any(uuid in tally.uuids for uuid in _uuids_in(each.answer)):
+            tally.add(ErasurePlace.ANSWERS, len(each.answer))
 
 
 def _uuids_in(answer: bytes) -> Iterator[bytes]:

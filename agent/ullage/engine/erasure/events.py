@@ -7,6 +7,8 @@ from ullage.engine.erasure.contents import SubjectContents
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.erasure.tally import ErasureTally
 from ullage.engine.model import Content, ContentClaim, parse_uuid
+from ullage.engine.provenance.scan import EventColumns
+from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.repositories import ProvenanceRepository
 from ullage.errors import ProvenanceDamaged
 from ullage.wire.erasure import ErasurePlace
@@ -39,17 +41,33 @@ def find_events(
 
 
 def _rows(provenance: ProvenanceRepository, tally: ErasureTally) -> Iterator[dict[str, Any]]:
+    """Those of all events that can be read; what cannot is told, and what lies behind it is read all the same."""
+    seen: int | None = 0
+    while seen is not None:
+        try:
+            for run in provenance.columns(EventQuery(after=seen)):
+                yield from _rows_of(run, tally)
+                seen = run.first_sequence + run.events - 1
+            return
+        except ProvenanceDamaged as error:  # a file that does not even tell its parts
+            seen = _end_of_next(provenance, seen)
+            tally.miss(error if seen is not None else f"{error}; no later event was looked at")
+
+
+def _rows_of(run: EventColumns, tally: ErasureTally) -> Iterator[dict[str, Any]]:
     try:
-        for run in provenance.columns(EventQuery()):
-            try:
-                table = run.read(_COLUMNS)
-            except ProvenanceDamaged as error:
-                tally.miss(error)
-                continue
-            if table is not None:
-                yield from table.to_pylist()
-    except ProvenanceDamaged as error:  # a file that does not even tell its parts: nothing behind it was looked at
-        tally.miss(f"{error}; no later event was looked at")
+        table = run.read(_COLUMNS)
+    except ProvenanceDamaged as error:
+        tally.miss(error)
+        return
+    if table is not None:
+        yield from table.to_pylist()
+
+
+def _end_of_next(provenance: ProvenanceRepository, seen: int) -> int | None:
+    """The last event of the file that follows on this one; None where only the repository itself knows its files."""
+    files = provenance.manifest.files if isinstance(provenance, ProvenanceStore) else ()
+    return next((file.last_sequence for file in files if file.last_sequence > seen), None)
 
 
 def _updated(before: Mapping[str, str], changes: list[tuple[str, str | None]] | None) -> dict[str, str]:

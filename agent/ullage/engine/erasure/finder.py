@@ -61,7 +61,7 @@ def find_subject(engine: Engine, where: Mapping[str, str], cost: ErasureCost, on
         if not subject.has(record):
             contents.also_need(record)
     contents.count(engine.ledger, tally)
-    find_answers(engine.spaces.answers, engine.ledger, tally)
+    find_answers(engine.spaces.answers, tally)
     for name in sorted(engine.content.away):
         tally.miss(f"container {name} is away: what content it has was not compared with its files")
     return ErasureSurvey(

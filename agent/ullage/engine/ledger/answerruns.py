@@ -5,7 +5,7 @@ refused, since it may have been carried out; every other one is served. Older ru
 may have been replaced. So it stays until the run's hour is over, or until a person gives the block up.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from itertools import groupby
 from operator import itemgetter
@@ -16,7 +16,7 @@ from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.ledger.runlistings import given_up_blocks
 from ullage.engine.model import Answer, Operation, RunFile
-from ullage.engine.runs.rows import BlockDamaged, Key, RunRow, key_of
+from ullage.engine.runs.rows import BlockDamaged, Key, RowBlock, RunRow, key_of
 from ullage.engine.wal.format import UNDECODABLE
 from ullage.engine.wal.records import BLOCK_RECORDS
 from ullage.engine.wal.serde import SerDe
@@ -54,14 +54,20 @@ class AnswerRuns:
             answers, runs = self._ledger.answers.freeze()
         return self._write(answers, runs)
 
-    def all(self) -> Iterator[Answer]:
-        """Every answer that can be read, oldest first, in memory and on disk; later ones replace earlier ones."""
+    def all(self, pass_over: Callable[[BlockDamaged], None] | None = None) -> Iterator[Answer]:
+        """Every answer that can be read, oldest first, in memory and on disk; later ones replace earlier ones.
+
+        `pass_over` is told of each block that cannot be read, and of answers that do not decode, which without it are
+        raised: what comes behind them is read all the same.
+        """
         with self._ledger.lock:
             answers, runs = self._ledger.answers.all(), self._ledger.answers.runs()
         for run in runs:
             for block in self.files.blocks(run):
-                for row in () if isinstance(block, BlockDamaged) else block:
-                    yield from self._answers(run, row.value, None)
+                if not isinstance(block, BlockDamaged):
+                    yield from self._answers_of(run, block, pass_over)
+                elif pass_over is not None:
+                    pass_over(block)
         yield from answers
 
     def problems(self, *, deep: bool) -> Iterator[str]:
@@ -131,6 +137,17 @@ class AnswerRuns:
                 f"whether a request with this idempotency key was carried out cannot be read ({error}): nothing was "
                 "done. Use a new key once you know that it was not, or give the damage up (`ullage set-aside`)"
             ) from error
+
+    def _answers_of(
+        self, run: RunFile, block: RowBlock, pass_over: Callable[[BlockDamaged], None] | None
+    ) -> Iterator[Answer]:
+        for row in block:
+            try:
+                yield from self._answers(run, row.value, None)
+            except BlockDamaged as error:
+                if pass_over is None:
+                    raise
+                pass_over(error)
 
     def _answers(self, run: RunFile, value: bytes, block: int | None) -> list[Answer]:
         try:
