@@ -1,13 +1,15 @@
 """What is told of a share before the bucket has answered: what was known of it, and what was committed since."""
 
+import errno
 import os
 
 import pytest
 
+from tests.failing_files import FailingFiles
 from tests.shipping.held import HeldShare, gone
 from tests.shipping.test_restoration_resumes import SHIPPED
 from tests.support import Workshop, put_each
-from ullage.embedded.replication import parts_of
+from ullage.embedded.replication import Replication, parts_of
 from ullage.engine.engine import Engine
 from ullage.engine.shipping.lastlook import KNOWN, KNOWN_MILLIS
 from ullage.engine.shipping.shipper import Shipper
@@ -98,3 +100,34 @@ def test_what_is_not_known_is_not_told(workshop: Workshop, repository: Engine, p
     put_each(repository, "q", [b"two"])
     repository.checkpoint()
     assert told(workshop.crash(), place).awaits_base
+
+
+def test_shipping_goes_on_where_nothing_can_be_noted(workshop: Workshop, place: HeldShare) -> None:
+    """A full disk is when the bucket matters most: neither a step nor the count of what waits fails for the note."""
+    files = FailingFiles()
+    repository = workshop.make(files, **SHIPPED)
+    files.fail("create", f"*/{KNOWN}*", times=1_000, error=errno.ENOSPC)
+    failures: list[Exception] = []
+    replication = Replication(
+        repository,
+        place,
+        place.name,
+        "node",
+        repository.spec.replication,
+        lambda _task, error: failures.append(error),
+    )
+    for content in (b"one", b"two"):
+        put_each(repository, "q", [content])
+        workshop.clock.advance(KNOWN_MILLIS)
+        assert replication.step()
+        assert replication.status().lag_transactions == 0
+
+    put_each(repository, "q", [b"three"])
+    workshop.clock.advance(KNOWN_MILLIS)
+    place.fault = gone
+    assert not replication.step()
+    place.fault = lambda _kind, _key: None
+    assert replication.step()
+
+    assert [type(error) for error in failures] == [BucketUnavailable]
+    assert files.count("create", f"*/{KNOWN}*") >= 3

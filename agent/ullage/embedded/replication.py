@@ -105,7 +105,7 @@ class Replication:
         return "shipping" if self._shipper.has_begun and (figures.bases or figures.through) else "starting"
 
     def _run(self) -> None:
-        self._shipper.absorb()
+        self._absorb()
         while not self._stop.is_set() and not self._is_fenced:
             went_well = self._try()
             pause = self._interval if went_well else PAUSES[min(self._failures, len(PAUSES)) - 1]
@@ -126,10 +126,17 @@ class Replication:
             self._failures += 1
             self._tell(error)
             self._reopen()  # credentials and authorities may have come, or been rotated
-            self._shipper.absorb()
+            self._absorb()
             return False
         self._failures, self._problem = 0, ""
         return True
+
+    def _absorb(self) -> None:
+        """What waits is counted and bounded while nothing is shipped."""
+        try:
+            self._shipper.absorb()
+        except Exception as error:  # noqa: BLE001 - it would end the thread, and with it shipping until the next start
+            self._tell(error)
 
     def _tell(self, error: Exception) -> None:
         if str(error) != self._problem:  # once, and not at each try

@@ -5,6 +5,7 @@ it until the share was read. Nothing is decided by it.
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -75,8 +76,9 @@ class LastLook:
         now = self._clock.now_millis()
         is_due = is_last or abs(now - self._noted_millis) >= KNOWN_MILLIS
         if self.known is not None and self.known != self._noted and is_due:
-            replace_file(self._files, self._path, msgspec.json.encode(self.known))
             self._noted, self._noted_millis = self.known, now
+            with suppress(OSError):  # the disk may be full, when shipping must go on: a start knows less then, no more
+                replace_file(self._files, self._path, msgspec.json.encode(self.known))
 
     def _read(self) -> LastKnown | None:
         try:
