@@ -123,8 +123,8 @@ def test_a_repository_goes_on_elsewhere_and_its_old_node_stays_fenced(
         until(state_is(repository, "fenced"), "it is fenced")
         shown = run("status", "--url", running.url).stdout
 
-    assert "are here alone" in shown
-    assert "node_is_off" in refused.stderr
+    assert "only this node has 1 transaction" in shown
+    assert "--node-is-off" in refused.stderr
     assert "0 problems" in said.stdout + said.stderr
     new = document_at(tmp_path / "new", **replicating(bucket))
     with Running(new) as running, ullage.connect(running.url) as repository:

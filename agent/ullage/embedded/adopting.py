@@ -45,7 +45,7 @@ def adopt_from(
     if node_is_off is not True:
         raise InvalidArgument(
             f"{share.place.name} was last written by {before.owner}: what that node acknowledges and has not shipped "
-            "is not adopted. Make sure that it is off, and say node_is_off=True"
+            "is not adopted. Make sure that it is off, and say so: --node-is-off, or node_is_off=True in a program"
         )
     _require_room(files, share, root, containers)
     adoption = adopt_share(share.place, share.share, node or platform.node(), SerDe())

@@ -78,8 +78,9 @@ def _replication(found: ReplicationStatus | None) -> list[str]:
     }[found.state]
     lag = f", {many(found.lag_transactions, 'transaction')} and {size(found.lag_bytes)} behind"
     if found.state == "fenced":
-        lag = f"; {many(found.lag_transactions, 'transaction')} and {size(found.lag_bytes)} are here alone"
-        lag = "; how much is here alone is not known" if found.awaits_base else lag
+        # Of what was committed since it was fenced nobody counts the bytes.
+        lag = f"; only this node has {many(found.lag_transactions, 'transaction')}"
+        lag = "; how much only this node has is not known" if found.awaits_base else lag
     missing = f"; {many(found.unreadable_contents, 'content')} could not be read" if found.unreadable_contents else ""
     return [f"replication to {found.url}: {said}{lag if found.lag_transactions else ''}{missing}"]
 
