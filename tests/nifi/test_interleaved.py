@@ -209,9 +209,10 @@ class Watched:
             patch.setattr(os, "fstat", partial(self._measured, os.fstat))
             read()
 
-    def _opened(self, really: Callable[..., int], path: Any, *rest: Any) -> int:
+    def _opened(self, really: Callable[..., int], path: Any, *rest: Any, dir_fd: int | None = None) -> int:
         if self._is_writing:
-            return really(path, *rest)
+            return really(path, *rest, dir_fd=dir_fd)
+        assert dir_fd is None, "a survey names its files by their whole paths"
         self.reach("open", self._name_of(path))
         descriptor = really(path, *rest)
         self._files[descriptor] = self.now.names[self._name_of(path)]
