@@ -365,6 +365,18 @@ class Blinking(RoomyFiles):
                 self.away = volume
 
 
+def put_or_refused(repository: Engine, acknowledged: list[bytes]) -> int:
+    """Put some more, one after the other, and note which were acknowledged; how many were refused."""
+    refused = 0
+    for content in contents_of(6):
+        try:
+            put_each(repository, "q", [content])
+            acknowledged.append(content)
+        except ContentWriteFailed:
+            refused += 1
+    return refused
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_file_that_was_made_while_its_volume_was_away_holds_nothing_acknowledged(
     workshop: Workshop, ahead: bool
@@ -377,13 +389,7 @@ def test_a_file_that_was_made_while_its_volume_was_away_holds_nothing_acknowledg
     repository.content.retire_idle()
     files.blinks = True
 
-    refused = 0
-    for content in contents_of(6):
-        try:
-            put_each(repository, "q", [content])
-            contents.append(content)
-        except ContentWriteFailed:
-            refused += 1
+    refused = put_or_refused(repository, contents)
 
     assert not files.blinks
     assert refused <= 1
@@ -399,13 +405,7 @@ def test_a_file_whose_volume_is_away_when_it_is_synced_holds_nothing_acknowledge
     repository.content.retire_idle()
     files.blinks, files.returns = True, False
 
-    refused = 0
-    for content in contents_of(6):
-        try:
-            put_each(repository, "q", [content])
-            contents.append(content)
-        except ContentWriteFailed:
-            refused += 1
+    refused = put_or_refused(repository, contents)
 
     assert files.away is not None
     files.away.bring_back(covers=True)

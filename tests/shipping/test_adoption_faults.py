@@ -41,7 +41,7 @@ def shipped(old: Engine) -> HeldShare:
 
 
 def adopted(place: HeldShare, share: str, to: Path, monkeypatch: pytest.MonkeyPatch) -> AdoptionReport:
-    monkeypatch.setattr(adopting, "share_at", lambda _: FoundShare(place, share))
+    monkeypatch.setattr(adopting, "share_in", lambda _: FoundShare(place, share))
     return adopting.adopt_from("s3://held", to, {}, "node-2", None, node_is_off=True)
 
 

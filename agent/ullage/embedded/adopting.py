@@ -5,17 +5,16 @@ import platform
 
 import msgspec
 
-from ullage.embedded.repository import open_embedded
 from ullage.embedded.restoreddocument import document_of
-from ullage.embedded.shares import FoundShare, share_at
+from ullage.embedded.shares import FoundShare, restored_share, share_in
 from ullage.engine.content.containers import directories_of
 from ullage.engine.files import Files, OsFiles
 from ullage.engine.restoring import require_empty
 from ullage.engine.shipping.adopting import Adoption, adopt_share, adoption_cut_short, owner_of
-from ullage.engine.shipping.restoredbase import begun_restoration
-from ullage.engine.shipping.sharerestoring import identity_in, restore_share, share_to_restore
+from ullage.engine.shipping.restoredbase import BegunRestoration, begun_restoration
+from ullage.engine.shipping.sharerestoring import identity_in, share_to_restore
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import DirectoryNotEmpty, InvalidArgument, NotABackup
+from ullage.errors import DirectoryNotEmpty, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.repository import Bytes
 from ullage.wire.upkeep import AdoptionReport
@@ -31,9 +30,7 @@ def adopt_from(
     node_is_off: bool,
 ) -> AdoptionReport:
     """What `ullage.adopt` promises."""
-    share = share_at(source)
-    if share is None:
-        raise NotABackup(f"{source.url if isinstance(source, Bucket) else source} holds no share")
+    share = share_in(source)
     files = OsFiles()
     before = owner_of(share.place, share.share)
     begun = begun_restoration(files, os.path.abspath(root))
@@ -41,7 +38,7 @@ def adopt_from(
         adoption = adoption_cut_short(share.place, share.share, begun.asked)
         if adoption is None or begun.share != share.share:
             raise DirectoryNotEmpty(f"{root} holds part of something else that was cut short: remove what is there")
-        return _adopted(share, root, containers, adoption, before.owner, on_progress)
+        return _adopted(share, root, containers, adoption, begun, before.owner, on_progress)
     if node_is_off is not True:
         raise InvalidArgument(
             f"{share.place.name} was last written by {before.owner}: what that node acknowledges and has not shipped "
@@ -49,7 +46,7 @@ def adopt_from(
         )
     _require_room(files, share, root, containers)
     adoption = adopt_share(share.place, share.share, node or platform.node(), SerDe())
-    return _adopted(share, root, containers, adoption, before.owner, on_progress)
+    return _adopted(share, root, containers, adoption, None, before.owner, on_progress)
 
 
 def _require_room(files: Files, share: FoundShare, root: str | os.PathLike[str], containers: dict[str, str]) -> None:
@@ -63,24 +60,12 @@ def _adopted(
     root: str | os.PathLike[str],
     containers: dict[str, str],
     adoption: Adoption,
+    begun: BegunRestoration | None,
     owner: str,
     on_progress: Bytes | None,
 ) -> AdoptionReport:
-    files = OsFiles()
-    begun = begun_restoration(files, os.path.abspath(root))
     asked = share_to_restore(share.place, share.share, adoption.fence, begun)
     # Not the adoption that `epoch` names by now: somebody may have adopted it from us, and is the one who may write.
     identity = msgspec.structs.replace(identity_in(asked), adoption=adoption.writer.nonce)
-    document = document_of(identity, root, containers)
-    done = 0
-
-    def told(length: int) -> None:
-        nonlocal done
-        done += length
-        if on_progress is not None:
-            on_progress(done, done)  # how much it is in all nobody knows before the end
-
-    report = restore_share(files, asked, identity, document.spec, told)
-    with open_embedded(None, document, create=False, maintain=False) as repository:
-        check = repository.check(deep=True, on_progress=on_progress)
-    return AdoptionReport(backup=report, check=check, epoch=adoption.writer.epoch, owner=owner)
+    made = restored_share(asked, identity, root, containers, on_progress)
+    return AdoptionReport(backup=made.backup, check=made.check, epoch=adoption.writer.epoch, owner=owner)

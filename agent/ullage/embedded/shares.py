@@ -11,10 +11,17 @@ from ullage.embedded.repository import open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.engine.backupplace import MANIFEST as BACKUP_MANIFEST
 from ullage.engine.files import OsFiles
+from ullage.engine.opening import RepositoryIdentity
 from ullage.engine.shipping.pinning import pinned
 from ullage.engine.shipping.restoredbase import begun_restoration
 from ullage.engine.shipping.shareplace import EPOCH, MANIFEST, SharePlace
-from ullage.engine.shipping.sharerestoring import identity_in, restore_points, restore_share, share_to_restore
+from ullage.engine.shipping.sharerestoring import (
+    ShareToRestore,
+    identity_in,
+    restore_points,
+    restore_share,
+    share_to_restore,
+)
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import InvalidArgument, NotABackup
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
@@ -61,11 +68,17 @@ def _is_uuid(name: str) -> bool:
     return True
 
 
-def points_of(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:
-    """The points that a share can be restored to, oldest first. NotABackup: there is none."""
+def share_in(source: str | os.PathLike[str] | Bucket) -> FoundShare:
+    """As `share_at`. NotABackup: there is none."""
     found = share_at(source)
     if found is None:
         raise NotABackup(f"{source.url if isinstance(source, Bucket) else source} holds no share")
+    return found
+
+
+def points_of(source: str | os.PathLike[str] | Bucket) -> list[SharePoint]:
+    """The points that a share can be restored to, oldest first. NotABackup: there is none."""
+    found = share_in(source)
     return [
         SharePoint(number=each.number, last_id=each.transaction, millis=each.millis)
         for each in restore_points(found.place, found.share, SerDe())
@@ -80,9 +93,18 @@ def restore_replicated(
     on_progress: Bytes | None,
 ) -> RestorationReport:
     """What `ullage.restore` promises, of a share."""
-    files = OsFiles()
-    asked = share_to_restore(found.place, found.share, point, begun_restoration(files, os.path.abspath(root)))
-    identity = identity_in(asked)
+    asked = share_to_restore(found.place, found.share, point, begun_restoration(OsFiles(), os.path.abspath(root)))
+    return restored_share(asked, identity_in(asked), root, containers, on_progress)
+
+
+def restored_share(
+    asked: ShareToRestore,
+    identity: RepositoryIdentity,
+    root: str | os.PathLike[str],
+    containers: dict[str, str],
+    on_progress: Bytes | None,
+) -> RestorationReport:
+    """Make a repository of a share, with this identity, and check it."""
     document = document_of(identity, root, containers)
     done = 0
 
@@ -92,7 +114,7 @@ def restore_replicated(
         if on_progress is not None:
             on_progress(done, done)  # how much it is in all nobody knows before the end
 
-    report = restore_share(files, asked, identity, document.spec, told)
+    report = restore_share(OsFiles(), asked, identity, document.spec, told)
     with open_embedded(None, document, create=False, maintain=False) as repository:
         return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
 
