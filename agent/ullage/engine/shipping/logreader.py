@@ -1,10 +1,9 @@
 """Reading the log of a share: which of its objects count, in their order."""
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
+from ullage.engine.lanes import in_lanes
 from ullage.engine.shipping.logobject import LOG_OBJECT_BYTES_MAX, LogObject, decode_log_object
 from ullage.engine.shipping.sharedocs import ListedBase
 from ullage.engine.shipping.shareplace import LOG, SharedObject, SharePlace, log_name, log_number
@@ -54,26 +53,12 @@ def read_log(
 
 def _fetched(place: SharePlace, numbers: range, ahead: int) -> Iterator[tuple[int, SharedObject | None]]:
     """Those objects, in their order; many small ones at a time, for what one costs is the wait for an answer."""
-    if ahead == 1 or len(numbers) <= 1:
-        for number in numbers:
-            yield number, place.get(log_name(number))
-        return
-    lengths = place.lengths(LOG)
-    with ThreadPoolExecutor(ahead, "log") as pool:
-        coming: deque[tuple[int, int, Future[SharedObject | None]]] = deque()
-        held = 0
-        try:
-            for number in numbers:
-                length = lengths.get(log_name(number), LOG_OBJECT_BYTES_MAX)
-                while coming and (len(coming) == ahead or held + length > AHEAD_BYTES):
-                    first, size, fetched = coming.popleft()
-                    yield first, fetched.result()
-                    held -= size
-                coming.append((number, length, pool.submit(place.get, log_name(number))))
-                held += length
-            while coming:
-                first, _, fetched = coming.popleft()
-                yield first, fetched.result()
-        finally:
-            for _, _, fetched in coming:
-                fetched.cancel()
+    lengths = place.lengths(LOG) if ahead > 1 and len(numbers) > 1 else {}
+
+    def length_of(number: int) -> int:
+        return lengths.get(log_name(number), LOG_OBJECT_BYTES_MAX)
+
+    def fetched(number: int) -> SharedObject | None:
+        return place.get(log_name(number))
+
+    yield from in_lanes(numbers, fetched, length_of, ahead if lengths else 1, AHEAD_BYTES, is_ordered=True)

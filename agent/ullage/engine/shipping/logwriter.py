@@ -21,16 +21,15 @@ import secrets
 from typing import NamedTuple
 
 from ullage.engine.shipping.logobject import NOTHING, LogBatch, LogObjectHeader, decode_log_header, encode_log_object
+from ullage.engine.shipping.logreader import newest_log
 from ullage.engine.shipping.sharedocs import EpochDocument, decode_document, encode_document
 from ullage.engine.shipping.shareplace import (
     EPOCH,
-    LOG,
     SharedObject,
     SharePlace,
     ShareWriter,
     Taken,
     log_name,
-    log_number,
 )
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, RepositoryDamaged, ShareFenced
@@ -67,9 +66,7 @@ class LogWriter:
         BucketUnavailable: nobody may write now; begin once more.
         """
         writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8), adoption)
-        listed = (log_number(name) for name in place.lengths(LOG))
-        last = max((number for number in listed if number is not None), default=0)
-        begun = cls(place, share, writer, serde, last + 1)
+        begun = cls(place, share, writer, serde, newest_log(place) + 1)
         begun.append(NOTHING)
         begun.require_epoch()
         return begun
