@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ullage.nifi.trouble import Damages, NiFiDamage, unreadable
+from ullage.nifi.trouble import Damages, NiFiDamage, hidden_contents, unreadable
 
 ARCHIVE: Final = "archive"
 SECTION: Final = re.compile(r"\d{1,4}")
@@ -147,15 +147,11 @@ class ContentListing:
         try:
             with os.scandir(path) as entries:
                 yield from entries
-        except OSError as error:
-            self._damaged(path, error, hides_contents=True)
-        except ValueError as error:  # nifi.properties names no directory: one with NUL, or half of a character
-            what = f"it can't be read: {error}"
-            self._damages.add(NiFiDamage(repr(path), what, loses_flowfiles=False, hides_contents=True))
+        except (OSError, ValueError) as error:
+            self._damages.add(hidden_contents(path, error))
 
-    def _damaged(self, path: str, error: OSError, *, hides_contents: bool = False) -> None:
-        damage = NiFiDamage(path, unreadable(error), loses_flowfiles=False, hides_contents=hides_contents)
-        self._damages.add(damage)
+    def _damaged(self, path: str, error: OSError) -> None:
+        self._damages.add(NiFiDamage(path, unreadable(error), loses_flowfiles=False))
 
 
 def _facts(found: os.stat_result) -> ClaimFile:

@@ -20,7 +20,7 @@ from ullage.nifi.fields import readable
 from ullage.nifi.flowfiles import Kept, NiFiFlowFile
 from ullage.nifi.home import NiFiConnection, NiFiHome, connections_of
 from ullage.nifi.moment import NiFiMoment
-from ullage.nifi.trouble import NiFiDamage, unreadable
+from ullage.nifi.trouble import NiFiDamage, hidden_contents, unreadable
 
 NAME_MAX: Final = 255
 """Characters of a queue's name."""
@@ -98,10 +98,8 @@ class ContentPlaces:
         for path in self._containers.values():
             try:
                 os.scandir(path).close()
-            except OSError as error:
-                yield NiFiDamage(path, unreadable(error), loses_flowfiles=False, hides_contents=True)
-            except ValueError as error:  # no directory can have this name
-                yield NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False, hides_contents=True)
+            except (OSError, ValueError) as error:
+                yield hidden_contents(path, error)
 
     def find(self, file: str) -> tuple[str, int]:
         """The path and the length of a resource claim; no bytes where it is not there."""

@@ -93,5 +93,14 @@ def unreadable(error: OSError) -> str:
     return f"it can't be read: {error.strerror}{helps}"
 
 
+def hidden_contents(path: str, error: OSError | ValueError) -> NiFiDamage:
+    """A folder of contents that can't be looked at; ValueError: nifi.properties names none, but one with NUL, or half
+    of a character.
+    """
+    if isinstance(error, OSError):
+        return NiFiDamage(path, unreadable(error), loses_flowfiles=False, hides_contents=True)
+    return NiFiDamage(repr(path), f"it can't be read: {error}", loses_flowfiles=False, hides_contents=True)
+
+
 class NiFiContentLost(Exception):
     """A content can't be read, or not to its end; the text says why."""
