@@ -172,6 +172,7 @@ class StorageReader:
                 _millis, operations = msgspec.msgpack.decode(frame.payload)
                 self._apply(operations)
                 self._tell(frame.id, operations)
+        self._require_claims()
         return last_id
 
     def _chain(self, directory: Path, partition: int, first: int) -> list[_Frame]:
@@ -284,6 +285,16 @@ class StorageReader:
             if not gone >> number & 1:
                 require(uuid not in self._records, "a handle in two places")
                 self._records[uuid] = [uuid, 0, *msgspec.msgpack.decode(row)]
+
+    def _require_claims(self) -> None:
+        """Beside each run of handles there is one of what all its rows claim, and there is no other."""
+        told = {number for space, number in self._runs if space == "claims"}
+        require(told == {number for space, number in self._runs if space == "handles"}, "runs of claims")
+        for number in told:
+            rows = self._run(self._runs["handles", number])
+            claims = [msgspec.msgpack.decode(row)[0] for _, row in rows]
+            wanted = [(row, claim) for row, claim in enumerate(claims) if claim is not None]
+            require(sorted(_claims(list(self._run(self._runs["claims", number])))) == wanted, f"claims {number}")
 
     def _update(self, update: list[Any]) -> None:
         uuid, queue, queued, content, set_attributes, remove_attributes, expires_millis, deleted_millis = update[:8]
@@ -468,6 +479,23 @@ def _json(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(path.read_bytes())
     require(found["format"] == FORMAT, f"{path}: format {found['format']}")
     return found
+
+
+def _claims(rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, list[int]]]:
+    """What a run of claims says: rows of the run of handles, each with the fields of a ContentClaim."""
+    require(rows[-1][0] == b"\xff" * 16, "the last row of a run of claims")
+    found = 0
+    for key, value in rows[:-1]:
+        high, first = struct.unpack(">QQ", key)
+        (count,) = struct.unpack_from("<I", value)
+        width = "I" if len(value) == 4 + 16 * count else "Q"
+        columns = struct.unpack(f"<{2 * count}{width}{2 * count}I", value[4:])
+        offsets, lengths, crcs, places = (columns[at : at + count] for at in range(0, 4 * count, count))
+        require(offsets[0] == first and list(offsets) == sorted(offsets), "offsets of a run of claims")
+        for offset, length, crc, place in zip(offsets, lengths, crcs, places, strict=True):
+            yield (high >> 48 << 20) + place, [high & (1 << 48) - 1, offset, length, crc]
+        found += count
+    require(rows[-1][1] == struct.pack("<Q", found), "how many claims there are")
 
 
 def _uuids(joined: bytes) -> list[bytes]:

@@ -17,6 +17,7 @@ from ullage.engine.batches import require_readable
 from ullage.engine.byteranges import end_of_moves
 from ullage.engine.ledger.aside import HANDLES_SPACE, set_aside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
+from ullage.engine.ledger.claimrows import CLAIMS_SPACE
 from ullage.engine.ledger.coldaccess import ColdAccess
 from ullage.engine.ledger.resources import RESOURCE, ResourceEntry, require_runs
 from ullage.engine.ledger.state import SHARDS, SwapContent, unknown_record, unknown_swap
@@ -385,6 +386,8 @@ class Ledger(ColdAccess):
     def _list_run(self, operation: RunFile, transaction: int, millis: int) -> None:
         if operation.space == HANDLES_SPACE:
             self.cold.list(operation)
+        elif operation.space == CLAIMS_SPACE:
+            self.cold.list_claims(operation)
         else:
             (self.blocks if operation.space == BLOCKS_SPACE else self.answers).take_run(operation)
 
