@@ -184,6 +184,15 @@ class LedgerState:
                 return self.cold.all_claims()
             return self.blocks.runs() if space == BLOCKS_SPACE else self.answers.runs()
 
+    def list_run(self, run: RunFile, *_when: int) -> None:
+        """A run counts from now on; called under the lock."""
+        if run.space == HANDLES_SPACE:
+            self.cold.list(run)
+        elif run.space == CLAIMS_SPACE:
+            self.cold.list_claims(run)
+        else:
+            (self.blocks if run.space == BLOCKS_SPACE else self.answers).take_run(run)
+
     @property
     def longest_run(self) -> int:
         """Bytes: about what the runs of the next checkpoint may take."""
