@@ -16,6 +16,8 @@ import msgspec
 from crc32c import crc32c
 from pyarrow import parquet
 
+from tests.storage_claims import Damaged, claims_in, require
+
 FORMAT = 1
 SERDE = "ullage-msgpack", 1
 BLOCK = 256 << 10
@@ -36,10 +38,6 @@ EVENT_TYPES = (
 )
 FRAME_HEADER = 40
 STAGED = (1 << 63) - 1
-
-
-class Damaged(Exception):
-    """The files are not what docs/storage.md describes."""
 
 
 class ReadFlowFile(NamedTuple):
@@ -294,7 +292,7 @@ class StorageReader:
             rows = self._run(self._runs["handles", number])
             claims = [msgspec.msgpack.decode(row)[0] for _, row in rows]
             wanted = [(row, claim) for row, claim in enumerate(claims) if claim is not None]
-            require(sorted(_claims(list(self._run(self._runs["claims", number])))) == wanted, f"claims {number}")
+            require(sorted(claims_in(list(self._run(self._runs["claims", number])))) == wanted, f"claims {number}")
 
     def _update(self, update: list[Any]) -> None:
         uuid, queue, queued, content, set_attributes, remove_attributes, expires_millis, deleted_millis = update[:8]
@@ -481,23 +479,6 @@ def _json(path: Path) -> dict[str, Any]:
     return found
 
 
-def _claims(rows: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, list[int]]]:
-    """What a run of claims says: rows of the run of handles, each with the fields of a ContentClaim."""
-    require(rows[-1][0] == b"\xff" * 16, "the last row of a run of claims")
-    found = 0
-    for key, value in rows[:-1]:
-        high, first = struct.unpack(">QQ", key)
-        (count,) = struct.unpack_from("<I", value)
-        width = "I" if len(value) == 4 + 16 * count else "Q"
-        columns = struct.unpack(f"<{2 * count}{width}{2 * count}I", value[4:])
-        offsets, lengths, crcs, places = (columns[at : at + count] for at in range(0, 4 * count, count))
-        require(offsets[0] == first and list(offsets) == sorted(offsets), "offsets of a run of claims")
-        for offset, length, crc, place in zip(offsets, lengths, crcs, places, strict=True):
-            yield (high >> 48 << 20) + place, [high & (1 << 48) - 1, offset, length, crc]
-        found += count
-    require(rows[-1][1] == struct.pack("<Q", found), "how many claims there are")
-
-
 def _uuids(joined: bytes) -> list[bytes]:
     return [joined[at : at + 16] for at in range(0, len(joined), 16)]
 
@@ -505,9 +486,3 @@ def _uuids(joined: bytes) -> list[bytes]:
 def _format(uuid: bytes) -> str:
     digits = uuid.hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def require(is_so: bool, what: str) -> None:
-    """Damaged, unless it is so."""
-    if not is_so:
-        raise Damaged(what)

@@ -86,6 +86,7 @@ def test_a_value_that_is_none_is_refused(value: bytes) -> None:
 
 
 def test_offsets_out_of_order_are_refused() -> None:
+    """A search among them would miss some."""
     (row, _) = written([(1, 0, 16, 7), (1, 16, 16, 8)])
     swapped = row.value[:8] + bytes([0, 0, 0, 0]) + row.value[12:]
     assert claims_of(RunRow(row.key, swapped))[1].claim[1] == 0
