@@ -121,6 +121,10 @@ class ServiceStopping(UllageError):
     retry_after_seconds = PRESSURE_SECONDS
 
 
+class NodeDraining(UllageError):
+    """The node is being drained and takes nothing new: write to another one. What it holds can still be taken out."""
+
+
 class TransferStalled(UllageError):
     """Nothing came in, or nothing was taken, for too long."""
 

@@ -82,6 +82,9 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
     cordoned: bool = False
     """True while the node is unschedulable: the agent seals what it writes, and reclaims nothing."""
 
+    draining: bool = False
+    """True while the node is to be emptied of what only it has: the agent takes nothing new, and ships the rest."""
+
     ticket: Ticket | None = None
     """The permission to reclaim that holds now. Null gives none."""
 

@@ -15,7 +15,7 @@ SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 
 HOPED: Final = dict.fromkeys(
     (
-        *("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "Replicated"),
+        *("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "Replicated", "Drained"),
         *("BackupCurrent", "BackupVerified"),
     ),
     "True",
