@@ -26,6 +26,9 @@ from ullage.contract.window_settings import MaintenanceOperation
 REPOSITORY_LABEL: Final = "ullage.dev/repository"
 NODE_LABEL: Final = "ullage.dev/node"
 
+DRAIN: Final = "ullage.dev/drain"
+"""Annotation of a ContentRepositoryNode that somebody wants to be drained: `true`."""
+
 HEARTBEAT_SECONDS: Final = 300
 """How often an agent writes its status though nothing changed. A node that was silent for three is lost."""
 

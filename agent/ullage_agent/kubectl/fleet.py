@@ -81,6 +81,24 @@ def _latest(found: Iterable[Object]) -> list[Object]:
     return sorted(ordered, key=lambda each: not each["trouble"])
 
 
+def drain_document(found: Object, now_millis: int) -> Object:
+    """How far one repository's part of a drained node is. An agent that was not heard of, or has yet to read that it is
+    to drain, says nothing of it.
+    """
+    spec, status = found["spec"], found.get("status") or {}
+    said = next((each for each in _conditions(status) if each["type"] == "Drained"), {})
+    age = seconds_since(status.get("heartbeat"), now_millis)
+    is_heard = age is not None and age * 1000 <= SILENT_MILLIS and spec.get("draining", False)
+    is_heard = is_heard and status.get("observedGeneration", 0) >= found["metadata"]["generation"]
+    return {
+        "namespace": found["metadata"]["namespace"],
+        "repository": spec["repository"],
+        "drained": said.get("status", "Unknown") if is_heard else "Unknown",
+        "reason": said.get("reason", "Silent") if is_heard else "Waits",
+        "soleCopyBytes": status.get("soleCopyBytes", 0),
+    }
+
+
 def node_document(found: Object, now_millis: int) -> Object:
     """One node of a fleet."""
     spec, status = found["spec"], found.get("status") or {}

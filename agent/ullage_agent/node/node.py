@@ -212,7 +212,7 @@ class NodeAgent:
         self._nudge()
         self._heed(seen)
 
-    def _drain(self, drains: bool) -> None:  # noqa: FBT001
+    def _drain(self, drains: bool) -> None:
         """Take nothing new from now on, or take it again."""
         if drains == self._drains:
             return
