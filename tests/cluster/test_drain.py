@@ -1,4 +1,4 @@
-"""Nodes that are drained, on a real API server with the operator's process and `kubectl ullage drain`; agents are played."""
+"""Nodes that are drained, on a real API server with the operator and `kubectl ullage drain`; agents are played."""
 
 import json
 from collections.abc import Callable

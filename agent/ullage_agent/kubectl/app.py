@@ -24,7 +24,7 @@ CODES = (
 )
 MEANINGS = {
     ExitCode.NOT_FOUND: "no such repository, node or run, or the cluster has no Ullage",
-    ExitCode.CLOSED: "a run, backup or restoration failed, was refused by a node or cannot begin; a drain saves nothing",
+    ExitCode.CLOSED: "what was asked for failed, was refused by a node or cannot begin, or a drain saves nothing",
     ExitCode.UNREACHABLE: "the API server, or an agent, does not answer",
     ExitCode.DENIED: "you, or the account of --account, may not do this",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was asked for goes on",

@@ -3,7 +3,8 @@
 from collections.abc import Collection
 
 from ullage.contract import ReplicationMode
-from ullage_operator.observation import ClusterNode, NodeObject, RepositoryObject
+from ullage_operator.objects import RepositoryObject
+from ullage_operator.observation import ClusterNode, NodeObject
 
 
 def drains(
