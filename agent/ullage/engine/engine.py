@@ -111,9 +111,9 @@ class Engine:
     Its parts are fields, set once: `clock` for the time that is believed, `files`, `ledger`, `log`, `committer`,
     `swap_files` and `tap` for what exists, `content`, `reader` and `admission` for bytes, `queues`, `handles`,
     `staging`, `feeds`, `flow_files` for FlowFiles, `provenance` and `history` for the past, `reclamation`,
-    `compactor`, `account` for space, the rest by its own name. `spec` is replaced by `adopt`, `identity` where a container is forgotten;
-    `restored` is what the opening found. Each of `report_listeners` is called after a run, by its thread.
-    Each part is made after those that it needs: what it may touch is what it was given there.
+    `compactor`, `account` for space, the rest by its own name. `spec` is replaced by `adopt`, `identity` where
+    a container is forgotten; `restored` is what the opening found. Each of `report_listeners` is called after a run,
+    by its thread. Each part is made after those that it needs: what it may touch is what it was given there.
     """
 
     restored: RestoreReport
