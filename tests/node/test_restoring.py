@@ -219,14 +219,14 @@ def test_a_moment_and_some_of_it_are_brought_back(tmp_path: Path, gateway: Gatew
     """
     assert bucket.bucket is not None
     clock = ManualClock()
-    times = []
-    with open_embedded(None, document_at(tmp_path / "before"), create=True, maintain=False, clock=clock) as repository:
+    times, handles = list[str](), list[str]()
+    with open_embedded(None, document_at(tmp_path / "before"), create=True, maintain=False, clock=clock) as before:
         for number in range(3):
-            repository.queues.put("q", b"%d" % number)
-            handle = repository.handles.put(b"handle %d" % number)
-            repository.queues.put("other", b"is left there")
+            before.queues.put("q", b"%d" % number)
+            handles.append(before.handles.put(b"handle %d" % number))
+            before.queues.put("other", b"is left there")
             clock.advance(60)
-            repository.backup(bucket.bucket, keep=ullage.Keep(last=3))
+            before.backup(bucket.bucket, keep=ullage.Keep(last=3))
             times.append(time_of(clock.now_millis() + 1_000))
     place = BackupBucket(url=bucket.bucket.url, endpoint=gateway.url)
 
@@ -239,13 +239,13 @@ def test_a_moment_and_some_of_it_are_brought_back(tmp_path: Path, gateway: Gatew
     assert brought("whole", at=times[1]).generation == 2
     with ullage.open(tmp_path / "whole") as repository:
         assert [each.size for each in repository.queues.flow_files("q")] == [1, 1]
-    assert brought("some", at=times[2], queues=("q",), ids=(handle,)).message == ""
+    assert brought("some", at=times[2], queues=("q",), ids=(handles[2],)).message == ""
     with ullage.open(tmp_path / "some") as repository:
         assert [each.name for each in repository.queues.all()] == ["q"]
-        assert repository.handles.get(handle) == b"handle 2"
+        assert repository.handles.get(handles[2]) == b"handle 2"
     early = brought("early", at="2001-01-01T00:00:00Z")
     assert (early.state, "goes back to" in early.message) == (TicketState.FAILED, True)
-    lacking = brought("lacking", at=times[0], ids=(handle,))
+    lacking = brought("lacking", at=times[0], ids=(handles[2],))
     assert (lacking.state, "NotFound" in lacking.message) == (TicketState.FAILED, True)
 
 

@@ -75,7 +75,7 @@ def report(state: TicketState, **fields: Any) -> RestoreTicketReport:
 
 def test_what_is_asked_for_is_told_to_the_node() -> None:
     """A moment, and parts."""
-    asked = {"at": "2026-01-31T12:00:00Z", "queues": ("q",), "ids": ("u" * 36,)}
+    asked: dict[str, Any] = {"at": "2026-01-31T12:00:00Z", "queues": ("q",), "ids": ("u" * 36,)}
     begun = decided(seeing(restore(**asked)))
     assert ticket(begun) == RestoreTicket(id="uid-r", place=PLACE, generation=1, **asked)
     with pytest.raises(ValueError, match="both say of when"):
