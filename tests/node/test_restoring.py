@@ -232,7 +232,7 @@ def test_a_moment_and_some_of_it_are_brought_back(tmp_path: Path, gateway: Gatew
 
     def brought(name: str, **asked: Any) -> RestoreTicketReport:
         api = Asked(asking(RestoreTicket(id="one", place=place.url, **asked)))
-        with suppress(EnoughError):
+        with suppress(EnoughError):  # it failed, and waits for another one
             NodeRestore(api, settings(tmp_path / name, place), ManualClock(), waiting(1)).may_make(str(tmp_path / name))
         return api.told
 
