@@ -39,12 +39,15 @@ class Adoption(NamedTuple):
     fence: int
 
 
-def adopt_share(place: SharePlace, share: str, owner: str, serde: SerDe, nonce: str = "") -> Adoption:
+def adopt_share(
+    place: SharePlace, share: str, owner: str, serde: SerDe, nonce: str = "", watched: EpochDocument | None = None
+) -> Adoption:
     """Take a share from whoever wrote it: once this returns, all that anybody was ever told is there can be read, and
     nobody is told so any more but who comes from the repository that is made of it. ShareFenced: somebody else took it
-    at the same moment. BucketUnavailable: whether it is taken nobody knows; adopt it once more.
+    at the same moment, or `epoch` is not what was `watched`. BucketUnavailable: whether it is taken nobody knows; adopt
+    it once more.
     """
-    writer = LogWriter.begin(place, share, owner, serde, nonce, adoption=None)
+    writer = LogWriter.begin(place, share, owner, serde, nonce, adoption=None, watched=watched)
     take_manifest(place, share, writer.writer)
     fence = writer.number - 1
     # Who reads the log lists it: a list that lacks the fence may lack what somebody was told stands before it.

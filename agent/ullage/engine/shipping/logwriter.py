@@ -59,13 +59,20 @@ class LogWriter:
 
     @classmethod
     def begin(
-        cls, place: SharePlace, share: str, owner: str, serde: SerDe, nonce: str = "", adoption: str | None = ""
+        cls,
+        place: SharePlace,
+        share: str,
+        owner: str,
+        serde: SerDe,
+        nonce: str = "",
+        adoption: str | None = "",
+        watched: EpochDocument | None = None,
     ) -> "LogWriter":
         """Take the log over from whoever writes it. `adoption` is the one that the writer's root was made after; None
-        adopts the share. ShareFenced: somebody else took it at the same time, or has adopted it since.
-        BucketUnavailable: nobody may write now; begin once more.
+        adopts the share. `watched`: what `epoch` must still say. ShareFenced: somebody else took it at the same time,
+        or has adopted it since, or has renewed its lease. BucketUnavailable: nobody may write now; begin once more.
         """
-        writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8), adoption)
+        writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8), adoption, watched)
         begun = cls(place, share, writer, serde, newest_log(place) + 1)
         begun.append(NOTHING)
         begun.require_epoch()
@@ -122,9 +129,13 @@ class LogWriter:
         )
 
 
-def _take_epoch(place: SharePlace, share: str, owner: str, nonce: str, adoption: str | None) -> ShareWriter:
+def _take_epoch(
+    place: SharePlace, share: str, owner: str, nonce: str, adoption: str | None, watched: EpochDocument | None
+) -> ShareWriter:
     found = place.get(EPOCH)
     before = None if found is None else _decoded(found, share, place)
+    if watched is not None and before != watched:
+        raise ShareFenced(f"{place.name}: {watched.owner} renewed its lease, or somebody else took the share")
     if before is not None and adoption is not None:
         _require_adoption(before, adoption, place)
     mine = EpochDocument(

@@ -1,6 +1,7 @@
 """The small objects of a share, which people may read: JSON, a line feed, and the CRC-32C of what stands before it.
 
-    epoch        who writes. Replaced by whoever takes over, on the condition that it is what that one has read
+    epoch        who writes. Replaced by whoever takes over, and to renew its lease, on the condition that it is what
+                 that one has read
     manifest     the bases that count, and where the log goes on behind each. Replaced on the same condition
     pins/<id>    what somebody is restoring: nobody removes it
 
@@ -45,11 +46,14 @@ class ShareDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class EpochDocument(ShareDocument, frozen=True, kw_only=True):
     """The content of `epoch`. `owner`: the node, for people. `adoption`: the nonce of who adopted the share last, "" if
-    nobody ever did: of the repository's roots only those that were made after it may write.
+    nobody ever did: of the repository's roots only those that were made after it may write. `term_millis`: for how long
+    its lease holds, 0 if it asks for none; `renewal`: how often it was asked for, so that no two have the same bytes.
     """
 
     owner: Name
     adoption: Annotated[str, msgspec.Meta(pattern=f"^({NONCE})?$")] = ""
+    term_millis: Whole = 0
+    renewal: Whole = 0
 
 
 class ListedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
