@@ -103,6 +103,7 @@ CASES = {
     "replication.credentialsSecret": Case(
         {"replication": {**SHIPPED, "credentialsSecret": "keys"}}, built, {"replication": SHIPPED}
     ),
+    "replication.guard": Case({"replication": {"guard": True}}, built),
     "maintenance.maxConcurrentNodes": Case({"maintenance": {"maxConcurrentNodes": 3}}, tickets),
     "maintenance.blockers.sparkPods.mode": Case(blocking(mode="Ignore"), tickets, ALL_NODES),
     "maintenance.blockers.sparkPods.maxDefer": Case(blocking(maxDefer="1h"), tickets, ALL_NODES),
