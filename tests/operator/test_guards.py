@@ -4,19 +4,23 @@ from typing import Any
 
 import msgspec
 
-from tests.operator.support import READY, SETTINGS, changed, decided, fleet, node
+from tests.operator.support import READY, changed, decided, fleet, node
 from ullage.contract import REPOSITORY_LABEL, Condition, ConditionStatus
-from ullage_operator.agents.guards import GUARD_LABEL
+from ullage_operator.agents.guards import GUARD_LABEL, guard_objects
+from ullage_operator.node.draining import guarded
 from ullage_operator.observation import ClusterNode, NodeObject, Observation
-from ullage_operator.repository.build import desired
 
 GUARDED: dict[str, Any] = {"replication": {"guard": True, "mode": "Async", "url": "s3://flows/r"}}
+
+
+def made(seen: Observation) -> list[Any]:
+    return guard_objects(seen.repository, "agent:1", guarded(seen, decided(seen).nodes))
 
 
 def guards(seen: Observation) -> dict[str, Any]:
     """By the node that each is pinned to."""
     found = {}
-    for each in desired(seen, decided(seen), SETTINGS).objects:
+    for each in made(seen):
         if each["kind"] == "StatefulSet":
             affinity = each["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
             terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -25,8 +29,7 @@ def guards(seen: Observation) -> dict[str, Any]:
 
 
 def budgets(seen: Observation) -> list[Any]:
-    made = desired(seen, decided(seen), SETTINGS).objects
-    return [each for each in made if each["kind"] == "PodDisruptionBudget"]
+    return [each for each in made(seen) if each["kind"] == "PodDisruptionBudget"]
 
 
 def drained(name: str, *, generation: int = 2, read: int = 2, is_told: bool = True) -> NodeObject:
@@ -46,18 +49,16 @@ def drained(name: str, *, generation: int = 2, read: int = 2, is_told: bool = Tr
 def test_each_node_with_content_has_a_pod_that_nobody_evicts() -> None:
     """And none where nobody asks for guards, or where there is nothing to keep."""
     seen = fleet(2, GUARDED)
-    empty = msgspec.structs.replace(
-        node("node-1"), status=msgspec.structs.replace(node("node-1").status, repository_uuid="")
-    )
+    empty = node("node-1", repository_uuid="")
 
     assert (guards(fleet(2)), budgets(fleet(2))) == ({}, [])
     assert set(guards(changed(seen, objects=seen.objects | {"node-1": empty}))) == {"node-0"}
     found = guards(seen)
     assert set(found) == {"node-0", "node-1"}
-    made = found["node-0"]["spec"]["template"]["metadata"]
-    assert made["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-    assert made["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
-    assert REPOSITORY_LABEL not in made["labels"]
+    pod = found["node-0"]["spec"]["template"]["metadata"]
+    assert pod["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+    assert pod["annotations"]["karpenter.sh/do-not-disrupt"] == "true"
+    assert REPOSITORY_LABEL not in pod["labels"]
     [budget] = budgets(seen)
     assert budget["spec"] == {"maxUnavailable": 0, "selector": {"matchLabels": {GUARD_LABEL: "flows"}}}
 

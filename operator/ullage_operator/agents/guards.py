@@ -7,9 +7,8 @@ of a StatefulSet that says that it may not be evicted, and whose PodDisruptionBu
 from collections.abc import Sequence
 from typing import Final
 
-from ullage_operator.agents.pods import DEFAULT_PODS
 from ullage_operator.objects import Object, RepositoryObject, confined, dressed
-from ullage_operator.settings import PodSettings
+from ullage_operator.settings import DEFAULT_PODS, PodSettings
 
 GUARD_LABEL: Final = "ullage.dev/guard"
 """Label of guards: the name of their repository. They have none of the labels by which agents are found."""
