@@ -249,7 +249,7 @@ class StorageReader:
             elif tag == 21:
                 self._tell(fields[0], fields[2])
             else:
-                require(tag in (8, 20, 23, 24, 26, 27, 28, 29), f"operation {tag} is unknown")
+                require(tag in (8, 20, 23, 24, 26, 27, 28, 29, 32), f"operation {tag} is unknown")
 
     def _change(self, tag: int, fields: list[Any]) -> None:
         if tag == 1:

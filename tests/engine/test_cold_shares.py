@@ -1,5 +1,6 @@
 """What handles in runs keep alive is counted by resource claim, and the count is right whatever becomes of them."""
 
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,8 +11,10 @@ from tests.engine.test_damaged_handles import damage
 from tests.failing_files import FailingFiles
 from tests.support import Workshop
 from ullage.engine.engine import Engine
-from ullage.engine.ledger.coldshares import ColdShare
-from ullage.engine.model import ContentClaim, parse_uuid
+from ullage.engine.ledger import handleruns
+from ullage.engine.ledger.coldshares import SHARE_SHARDS, ColdShare, packed_shares, shares_of
+from ullage.engine.ledger.view import LedgerView
+from ullage.engine.model import ContentClaim, Operation, RestingShares, parse_uuid
 
 
 def counted(repository: Engine) -> dict[int, ColdShare]:
@@ -137,9 +140,82 @@ def test_a_check_says_where_a_share_is_wrong(workshop: Workshop) -> None:
         (problem,) = repository.check().problems
         assert f"resource claim {resource}: {20 + more[0]} handles in runs are counted" in problem
         shares.settle({resource: [-each for each in more]})
-    shares._shares[resource] = ColdShare(share.claimants, share.claimed_bytes, share.end - 1)
+    shares._shards[resource % SHARE_SHARDS][resource] = ColdShare(share.claimants, share.claimed_bytes, share.end - 1)
     (problem,) = repository.check().problems
     assert f"up to {share.end - 1}; there are" in problem
     workshop.expects_problems = True
     damage(workshop)
     assert not [each for each in repository.check(deep=True).problems if "handles in runs" in each]
+
+
+def test_a_snapshot_says_what_they_keep_alive_as_of_its_moment(workshop: Workshop) -> None:
+    """Also of handles that it moves into a run, and whatever leaves while it is written; a start comes to the same."""
+    repository = workshop.make()
+    ids = [*put(repository, 0, 30), *put(repository, 1_000, 30)]
+    cool(repository)
+    before = there(repository)
+    ids += put(repository, 2_000, 30)
+    repository.ledger.records.pack(0)
+    written = repository.spaces.handles.written
+    said: list[RestingShares] = []
+
+    def changing(view: LedgerView) -> Iterator[Sequence[Operation]]:
+        repository.handles.set_ttl(ids[0], 3_600_000)
+        for block in written(view):
+            said.extend(each for each in block if isinstance(each, RestingShares))
+            yield block
+            if said:
+                repository.handles.set_ttl(ids[len(said)], 3_600_000)
+
+    repository.spaces.handles.written = changing  # type: ignore[method-assign]
+    repository.checkpoint()
+    shares = shares_of(said)
+    assert shares is not None
+    found = dict(shares)
+    assert {resource: found.pop(resource) for resource in before} == before
+    assert [share.claimants for share in found.values()] == [30]
+    assert shares_of(said[:-1]) is None
+    assert shares_of(said[1:]) is None
+    assert claimants(repository) < 90
+    for how in ("crash", "clean"):
+        assert workshop.restart(how).check(deep=True).problems == ()
+
+
+def test_a_snapshot_whose_totals_are_wrong_is_told_of_until_the_next(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the handles say counts, of files that are named wrong and of those that are not named."""
+    repository = workshop.make()
+    put(repository, 0, 30)
+    put(repository, 1_000, 30)
+    wrongs: list[Callable[[dict[int, ColdShare]], dict[int, ColdShare]]] = [
+        lambda shares: {resource: ColdShare(1, 2, 3) for resource in shares},
+        lambda shares: {resource: share for resource, share in shares.items() if resource != min(there(repository))},
+    ]
+    for wrong in wrongs:
+        with monkeypatch.context() as patched:
+            patched.setattr(handleruns, "packed_shares", lambda shares, wrong=wrong: packed_shares(wrong(shares)))
+            cool(repository)
+        repository = workshop.restart("clean")
+        workshop.expects_problems = True
+        problems = repository.check().problems
+        assert problems
+        assert all("the snapshot of the last start is wrong" in each for each in problems)
+        assert counted(repository) == there(repository)
+        repository.checkpoint()
+        assert repository.check().problems == ()
+        workshop.expects_problems = False
+
+
+def test_totals_of_what_cannot_be_read_are_not_said(workshop: Workshop) -> None:
+    """Nor compared: nobody has counted all of it."""
+    repository = workshop.make()
+    ids = put(repository, 0, 300)
+    cool(repository)
+    damage(workshop)
+    workshop.expects_problems = True
+    for _ in range(2):
+        repository = workshop.restart("clean")
+        assert not [each for each in repository.check().problems if "of the last start" in each]
+        repository.handles.set_ttl(max(ids), 3_600_000)
+        repository.checkpoint()

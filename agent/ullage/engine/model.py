@@ -420,14 +420,13 @@ class SetAsideEnd(msgspec.Struct, frozen=True, array_like=True, tag=29, gc=False
 
 
 class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
-    """A sorted run of a key space (runs/rows.py), which counts: in a snapshot all that do, and in the log one of which
-    something was given up. `length`, and `crc`, of its head, tell it from any other file of that number.
-
-    `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made, where that matters. Of a
-    key the run counts whose `through` is greatest: its own number or, of one that was merged from others, the greatest
-    of theirs. `given_up` are the numbers (u32 each) of blocks that could not be read, and that a person does without; a
-    run of no rows is given up whole. `gone` has a bit for each row, the lowest bit of a byte first: of a run of handles
-    those that left it. Empty: none did. A run of claims has the number of the run of handles that it is about.
+    """A sorted run of a key space (runs/rows.py) that counts; in the log one of which something was given up. `length`,
+    and `crc`, of its head, tell it from any other file of that number.
+    `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made, where that matters. Of
+    a key the run counts whose `through` is greatest: its own number or, if it was merged, the greatest of theirs.
+    `given_up` are the numbers (u32) of blocks that could not be read, and that a person does without; a run of no
+    rows is given up whole. `gone` has a bit for each row of a run of handles, the lowest of a byte first: those
+    that left it. A run of claims has the number of its handles.
     """
 
     number: Whole
@@ -444,9 +443,7 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
 
 
 class HandlePack(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False):
-    """In a snapshot: handles, as if each were created. `rows` are packed, one behind the other (packs.py); `ends` says
-    where each ends. All uuids have the first byte and `bits` bits behind it in common.
-    """
+    """In a snapshot: handles, as if each were created (packs.py). All uuids share a byte and `bits` bits behind it."""
 
     uuids: bytes = b""
     ends: bytes = b""
@@ -457,6 +454,13 @@ class HandlePack(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False)
     def size(self) -> int:
         """How many there are."""
         return len(self.uuids) // UUID_BYTES
+
+
+class RestingShares(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False):
+    """In a snapshot: what handles in its runs keep alive (ledger/coldshares.py). The last record has the `count`."""
+
+    count: Whole = 0
+    shares: bytes = b""
 
 
 Operation = (
@@ -483,6 +487,7 @@ Operation = (
     | SetAsideEnd
     | RunFile
     | HandlePack
+    | RestingShares
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import require_readable, unpack_all_attributes
+from ullage.engine.ledger.coldshares import SHARE
 from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.swap import is_swap_name
 from ullage.engine.model import (
@@ -18,6 +19,7 @@ from ullage.engine.model import (
     FlowFileRecord,
     Operation,
     QueueDefinition,
+    RestingShares,
     RunFile,
     Staged,
     StagedWrite,
@@ -88,6 +90,11 @@ def _require_run(run: RunFile) -> None:
         raise ValueError(f"run {run.number} of {run.space!r} has {run.rows} rows, and {len(run.gone)} bytes of bits")
 
 
+def _require_shares(shares: RestingShares) -> None:
+    if len(shares.shares) % SHARE.size:
+        raise ValueError("what handles in runs keep alive is cut short")
+
+
 def _require_uuids(*packed: bytes) -> None:
     if any(len(each) % UUID_BYTES for each in packed):
         raise ValueError("a list of uuids is cut short")
@@ -101,4 +108,5 @@ _CHECKS: dict[type, Any] = {
     StagedWrite: _require_write,
     ClaimBlocks: _require_blocks,
     RunFile: _require_run,
+    RestingShares: _require_shares,
 }

@@ -204,5 +204,6 @@ _NAMES: dict[int, Callable[[Fields], Named]] = {
     27: lambda _: Named(),
     29: lambda _: Named(),
     _RUN_TAG: _of_run,
+    32: lambda _: Named(),
 }
 """By the tag of the operation (model.py). What is not here names everything."""

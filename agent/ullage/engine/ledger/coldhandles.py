@@ -17,7 +17,7 @@ import msgspec
 from ullage.engine.ledger.aside import HANDLES_SPACE as HANDLES_SPACE
 from ullage.engine.ledger.coldshares import ColdShares
 from ullage.engine.ledger.runlistings import given_up_blocks
-from ullage.engine.model import FlowFileRecord, RunFile, format_uuid, split_uuids
+from ullage.engine.model import FlowFileRecord, RestingShares, RunFile, format_uuid, split_uuids
 from ullage.engine.packs import PackRows, read_rows, record_of
 from ullage.engine.runs.blockcache import BlockCache
 from ullage.engine.runs.rows import BlockDamaged, Key, RowBlock, RowRun, key_of, packed_key
@@ -322,6 +322,9 @@ class ColdHandles:
         self.listed_claims: dict[int, RunFile] = {}
         """And the runs of claims beside them, by number: each has that of its run of handles."""
 
+        self.listed_shares: list[RestingShares] = []
+        """And what it says that they keep alive."""
+
         self.shares = ColdShares()
         """What they keep alive, by resource claim."""
 
@@ -437,6 +440,12 @@ class ColdHandles:
         if self.is_loaded:
             raise LookupError(f"run {listed.number} of handles is listed by no snapshot")
         self.listed[listed.number] = listed
+
+    def list_shares(self, listed: RestingShares) -> None:
+        """A snapshot says what they keep alive."""
+        if self.is_loaded:
+            raise LookupError("what handles in runs keep alive is said by a snapshot only")
+        self.listed_shares.append(listed)
 
     def list_claims(self, listed: RunFile) -> None:
         """A snapshot lists a run of claims."""

@@ -6,16 +6,25 @@ all in memory still, and compared with the runs by `check`.
 They stand for all runs together, since a handle is in one of them. Like all totals they choose and never authorise.
 """
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 import msgspec
+from msgspec.structs import astuple
 
-from ullage.engine.model import ContentClaim
+from ullage.engine.model import ContentClaim, RestingShares
 from ullage.engine.packs import ClaimRow
 
 SETTLED_AT_ONCE = 1_000
 """Resource claims whose shares are raised while everybody waits: half a millisecond."""
+
+SHARE_SHARDS = 256
+
+SHARES_IN_RECORD = 1_000
+
+SHARE = struct.Struct("<QQQQ")
+"""One in a snapshot: the resource claim and the fields of its share."""
 
 
 class ColdShare(msgspec.Struct, frozen=True, gc=False):
@@ -49,9 +58,12 @@ class ColdShares:
     """By resource claim. Changed under the ledger's lock."""
 
     def __init__(self) -> None:
-        self._shares: dict[int, ColdShare] = {}
+        self._shards: list[dict[int, ColdShare]] = [{} for _ in range(SHARE_SHARDS)]
         self._is_settling = False
         """Whether handles have left memory that are not counted yet."""
+
+        self._before: list[dict[int, ColdShare]] | None = None
+        """Since a checkpoint began: what has changed, as it was."""
 
     def begin_settling(self) -> None:
         """Handles are about to leave memory one by one; `settle` counts them all."""
@@ -69,17 +81,57 @@ class ColdShares:
         """One of its claimants rests no more; where it is not counted yet, the share is too low until it is."""
         self._raise(claim.resource, -1, -claim.length, 0)
 
+    def of(self, resource: int) -> ColdShare:
+        """That of one resource claim."""
+        return self._shards[resource % SHARE_SHARDS].get(resource, NO_SHARE)
+
     def _raise(self, resource: int, claimants: int, claimed_bytes: int, end: int) -> None:
-        before = self._shares.get(resource, NO_SHARE)
+        shard, before = self._shards[resource % SHARE_SHARDS], self.of(resource)
+        if self._before is not None:
+            self._before[resource % SHARE_SHARDS].setdefault(resource, before)
         share = ColdShare(before.claimants + claimants, before.claimed_bytes + claimed_bytes, max(before.end, end))
         if share.claimants or share.claimed_bytes:
-            self._shares[resource] = share
+            shard[resource] = share
         else:
-            self._shares.pop(resource, None)
+            shard.pop(resource, None)
 
     def moment(self) -> Mapping[int, ColdShare] | None:
         """All of them as they are now; None: some handles are not counted yet."""
-        return None if self._is_settling else dict(self._shares)
+        return None if self._is_settling else {key: share for shard in self._shards for key, share in shard.items()}
+
+    def freeze(self) -> bool:
+        """Keep all as they are now for `frozen`, until `release`; False: some handles are not counted yet."""
+        # A copy of each that changes, and not of all: a million at once is a tenth of a second, in which commits wait.
+        self._before = [{} for _ in range(SHARE_SHARDS)]
+        return not self._is_settling
+
+    def frozen(self, shard: int) -> dict[int, ColdShare]:
+        """One shard as it was at `freeze`."""
+        assert self._before is not None, "nobody has asked for them to be kept"
+        return {**self._shards[shard], **self._before[shard]}
+
+    def release(self) -> None:
+        """Nobody asks for what was any more."""
+        self._before = None
+
+
+def shares_of(listed: Iterable[RestingShares]) -> Iterator[tuple[int, ColdShare]] | None:
+    """What a snapshot says, by resource claim; None: some of it, or all, is not there."""
+    listed = list(listed)
+    sizes = [len(each.shares) // SHARE.size for each in listed]
+    if not listed or max(each.count for each in listed) != sum(sizes):
+        return None
+    return (
+        (resource, ColdShare(claimants, claimed_bytes, end))
+        for each in listed
+        for resource, claimants, claimed_bytes, end in SHARE.iter_unpack(each.shares)
+    )
+
+
+def packed_shares(shares: Mapping[int, ColdShare]) -> list[bytes]:
+    """Shares for records of a snapshot, so many in each as it may hold."""
+    found = [SHARE.pack(resource, *astuple(share)) for resource, share in sorted(shares.items()) if share != NO_SHARE]
+    return [b"".join(found[at : at + SHARES_IN_RECORD]) for at in range(0, len(found), SHARES_IN_RECORD)]
 
 
 def wrong_shares(shares: Mapping[int, ColdShare], found: Tally) -> Iterable[str]:

@@ -19,13 +19,23 @@ from typing import Final, NamedTuple
 from ullage.engine.ledger.claimrows import RESOURCE_BITS
 from ullage.engine.ledger.claimruns import BYTES_OF_CLAIM, ClaimRuns, NewHandles, WrittenHandles
 from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
-from ullage.engine.ledger.coldshares import Tally, count_in
+from ullage.engine.ledger.coldshares import (
+    NO_SHARE,
+    SHARE,
+    SHARE_SHARDS,
+    ColdShare,
+    Tally,
+    count_in,
+    packed_shares,
+    shares_of,
+    wrong_shares,
+)
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.ledger.runlistings import with_gone
 from ullage.engine.ledger.view import LedgerView
-from ullage.engine.model import HandlePack, Operation, RunFile
+from ullage.engine.model import HandlePack, Operation, RestingShares, RunFile
 from ullage.engine.packs import ClaimRow, PackRows, only, packed_rows, record_of, rows_of
 from ullage.engine.runs.rows import BlockDamaged, RunRow, key_of
 from ullage.engine.runs.tiers import mergeable
@@ -42,6 +52,9 @@ GONE_SHARE: Final = 2
 
 STEP_BYTES: Final = 1 << 20
 """What one step of a merge takes from its runs, at most."""
+
+WRONG_MAX: Final = 10
+"""Wrong totals that are named."""
 
 _ROW_BYTES: Final = 20
 _BYTES_OF_ROW: Final = 110 + BYTES_OF_CLAIM
@@ -81,6 +94,9 @@ class HandleRuns:
         self._kept_back = 0
         """Handles that the last run left where they were: as long as no others come there is none to write."""
 
+        self._wrong: list[str] = []
+        """Where the totals of the start's snapshot were others than those of its handles, which count."""
+
         self._step_lock = threading.Lock()
         self._merge: HandleMerge | None = None
         self._tried: tuple[ColdRun, ...] = ()
@@ -93,6 +109,7 @@ class HandleRuns:
         with self._ledger.lock:
             listed, self._cold.listed, self._cold.is_loaded = self._cold.listed, {}, True
             claims, self._cold.listed_claims = self._cold.listed_claims, {}
+            shares, self._cold.listed_shares = self._cold.listed_shares, []
         before = self._ledger.loaded_counts()
         tally: Tally = {}
         for run in sorted(filter(_has_rows, listed.values()), key=_by_number):
@@ -102,6 +119,7 @@ class HandleRuns:
             for number in cold.blocks():
                 self._load_block(cold, number, tally if before is None else None)
         self._settle(tally if before is None else self._ledger.tally_since(before))
+        self._compare(shares)
         self._cold.is_replaying = True
 
     def started(self) -> None:
@@ -129,6 +147,8 @@ class HandleRuns:
         self._coming = _Coming(run, moved, tally, merged, dropped)
         if listed:
             yield [*listed, *beside]
+            if view.has_shares:
+                yield from self._shares(tally)
         yield from view.naming()
 
     @uninterrupted
@@ -149,6 +169,7 @@ class HandleRuns:
         for moved in coming.moved:
             self._let_go(new[0], moved)
         self._settle(coming.tally)
+        self._wrong = []
 
     def problems(self, *, deep: bool) -> Iterator[str]:
         """What `check` has to say; `deep`: reads every block."""
@@ -156,6 +177,7 @@ class HandleRuns:
             for damage in self.files.damages(run, deep=deep):
                 self._cold.pass_over(run.number, damage)
                 yield f"{damage}; whether there are the handles that it may hold nobody can tell"
+        yield from (f"the snapshot of the last start is wrong: {each}" for each in self._wrong)
         yield from self.files.leftovers()
 
     def merge_step(self, bytes_max: int = STEP_BYTES) -> bool:
@@ -308,6 +330,40 @@ class HandleRuns:
         finally:
             if new is not None:
                 new.close()
+
+    def _shares(self, tally: Tally) -> Iterator[list[RestingShares]]:
+        """What all handles keep alive that the snapshot lists in runs: those of its moment, and those that it moves."""
+        coming: list[Tally] = [{} for _ in range(SHARE_SHARDS)]
+        for resource, share in tally.items():
+            coming[resource % SHARE_SHARDS][resource] = share
+        count = 0
+        for number, more in enumerate(coming):
+            with self._ledger.lock:
+                shares = self._cold.shares.frozen(number)
+            for resource, (claimants, claimed_bytes, end) in more.items():
+                before = shares.get(resource, NO_SHARE)
+                both = before.claimants + claimants, before.claimed_bytes + claimed_bytes
+                shares[resource] = ColdShare(*both, max(before.end, end))
+            for packed in packed_shares(shares):
+                count += len(packed) // SHARE.size
+                yield [RestingShares(0, packed)]
+        yield [RestingShares(count)]
+
+    def _compare(self, listed: list[RestingShares]) -> None:
+        """At a start: what the snapshot says that handles keep alive, with what was counted."""
+        said = shares_of(listed)
+        if said is None or not self._cold.is_whole:
+            return
+        self._wrong, count = [], 0
+        for resource, share in said:
+            count += 1
+            found = self._cold.shares.of(resource)
+            if len(self._wrong) < WRONG_MAX:
+                counted = {resource: [found.claimants, found.claimed_bytes, found.end]}
+                self._wrong += wrong_shares({resource: share}, counted)
+        there = len(self._cold.shares.moment() or ())
+        if count < there:
+            self._wrong.append(f"handles in runs keep {there} resource claims alive, and {count} are said to be")
 
     def _list(self, listed: list[RunFile], beside: list[RunFile]) -> None:
         self.files.list(listed)

@@ -38,6 +38,7 @@ from ullage.engine.model import (
     Relocation,
     ResourceClaim,
     ResourceClaimGone,
+    RestingShares,
     RunFile,
     SetAside,
     SetAsideEnd,
@@ -79,6 +80,7 @@ class Ledger(ColdAccess):
             LeaseEnd: self._end_lease,
             Answer: self._remember,
             RunFile: self.list_run,
+            RestingShares: lambda listed, *_: self.cold.list_shares(listed),
             StagedWrite: self._set_write,
             Staged: self._stage,
             SwapOut: self._swap_out,
@@ -152,6 +154,7 @@ class Ledger(ColdAccess):
         """Drop the view."""
         with self.lock:
             self._view = None
+            self.cold.shares.release()
 
     def pin(self, claims: Iterable[ContentClaim]) -> None:
         """Keep base claims readable until `unpin`. ClaimGone, nothing pinned, if one is neither live nor pinned."""

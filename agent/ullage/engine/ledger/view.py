@@ -31,6 +31,9 @@ class LedgerView:
         ]
         self._swaps: list[Operation] = list(ledger.swaps.values())
         self.cold = ledger.cold.freeze()
+        self.has_shares = ledger.cold.is_whole and ledger.cold.shares.freeze()
+        """Whether what cold handles keep alive is counted: `cold.shares.frozen` says it as of this moment."""
+
         self.unsealed: set[int] = set()
         """Of the resource claims that were handed out, those whose files were written to."""
 

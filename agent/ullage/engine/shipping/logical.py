@@ -17,6 +17,7 @@ from ullage.engine.model import (
     Operation,
     Relocation,
     ResourceClaim,
+    RestingShares,
     RunFile,
     SwapDrop,
     SwapIn,
@@ -25,7 +26,7 @@ from ullage.engine.model import (
     split_uuids,
 )
 
-NODE_LOCAL: Final = frozenset({Relocation, LeaseRecord, LeaseEnd, RunFile})
+NODE_LOCAL: Final = frozenset({Relocation, LeaseRecord, LeaseEnd, RunFile, RestingShares})
 
 
 def as_born(claim: ResourceClaim) -> ResourceClaim:
