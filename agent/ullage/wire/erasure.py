@@ -1,4 +1,4 @@
-"""What a repository has of one subject, as `ullage erase --dry-run` tells it. Nothing here erases anything."""
+"""What a repository has of one subject, as `ullage erase --dry-run` tells it, and what an erasure has done."""
 
 import enum
 
@@ -108,3 +108,30 @@ class ErasureSurvey(msgspec.Struct, frozen=True, kw_only=True):
     def is_found(self) -> bool:
         """Whether there is anything of the subject."""
         return any(finding.count for finding in self.findings)
+
+
+class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure has done: all of the subject is gone, but for what `remains` says."""
+
+    where: dict[str, str]
+    """The attributes that make the subject."""
+
+    began_millis: int
+    """When it was promised; one that was interrupted began then."""
+
+    ended_millis: int
+
+    uuids: int
+    """FlowFiles and handles that are or were the subject's."""
+
+    event_files: int
+    """Files of provenance events that were written anew without what they told of it, by the last call."""
+
+    remains: tuple[str, ...]
+    """What could not be done, in words; empty: nothing that a look finds is left."""
+
+    not_promised: tuple[str, ...]
+    """Where more of the subject may be, that no look into this repository finds."""
+
+    is_finished: bool
+    """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""

@@ -1,7 +1,7 @@
 """The provenance events of a subject: in event files, and those that only the log holds."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ullage.engine.erasure.contents import SubjectContents
 from ullage.engine.erasure.subject import Subject
@@ -14,7 +14,10 @@ from ullage.errors import ProvenanceDamaged
 from ullage.wire.erasure import ErasurePlace
 from ullage.wire.provenance import EventQuery
 
-_COLUMNS = ("flow_file", "attributes_before", "attributes_updated", "content_before", "content")
+REDACTED: Final = "what was told of this FlowFile was erased"
+"""The details of an event that was redacted: else nobody could tell it from one that never had attributes."""
+
+_COLUMNS = ("flow_file", "details", "attributes_before", "attributes_updated", "content_before", "content")
 
 
 def find_events(
@@ -29,6 +32,8 @@ def find_events(
         before = dict(row["attributes_before"] or ())
         after = _updated(before, row["attributes_updated"])
         flow_file = row["flow_file"]
+        if row["details"] == REDACTED and not before and not after:
+            continue  # it has nothing of anybody any more, but a uuid by which it may be asked for
         sides = [(ErasurePlace.EVENTS_AFTER, after, row["content"])]
         if row["content_before"] is not None:  # else there was no such FlowFile before
             sides.append((ErasurePlace.EVENTS_BEFORE, before, row["content_before"]))

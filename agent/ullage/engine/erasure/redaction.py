@@ -11,14 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ullage.engine.arrow import pa
+from ullage.engine.erasure.events import REDACTED
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.model import parse_uuid
 from ullage.engine.provenance.columns import schema
 from ullage.engine.provenance.eventfiles import EventFiles, encode_tables
 from ullage.engine.provenance.manifest import EventFile
-
-REDACTED: Final = "what was told of this FlowFile was erased"
-"""The details of a redacted event: else nobody could tell an event that has lost its attributes from one of none."""
 
 _INSTEAD: Final[Mapping[str, Any]] = {
     "attributes_before": [],
@@ -28,7 +26,7 @@ _INSTEAD: Final[Mapping[str, Any]] = {
     "alternate_identifier": "",
 }
 
-_LOOKED_AT: Final = ("flow_file", "attributes_before", "attributes_updated")
+_LOOKED_AT: Final = ("flow_file", "details", "attributes_before", "attributes_updated")
 
 
 class Redaction:
@@ -68,6 +66,7 @@ class Redaction:
     def _is_meant(
         self,
         flow_file: str,
+        details: str,
         before: Sequence[tuple[str, str]] | None,
         updated: Sequence[tuple[str, str | None]] | None,
     ) -> bool:
@@ -75,8 +74,8 @@ class Redaction:
         changes = dict(updated or ())
         after = {name: value for name, value in {**old, **changes}.items() if value is not None}
         if self._subject.has_event(flow_file, old) or self._subject.has_event(flow_file, after):
-            # One that has a name of its own by which it was asked for matches before and after the erasure.
-            return bool(old or changes)
+            # One that is asked for by its uuid is the subject's before it is redacted, and after.
+            return bool(old or changes) or details != REDACTED
         # A FlowFile that was not yet, or no more, the subject's by all values that were said may have some of them.
         has_some = self._subject.shares(old) or self._subject.shares(after)
         return has_some and parse_uuid(flow_file) in self._uuids

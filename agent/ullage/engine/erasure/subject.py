@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ullage.engine.model import CORE, FlowFileRecord, SetAside, unpack_attributes
+from ullage.engine.model import CORE, FlowFileRecord, SetAside, pack_attributes, unpack_attributes
 
 
 class Subject:
@@ -20,6 +20,15 @@ class Subject:
             return False
         found = record.attribute_map() if self._is_core else unpack_attributes(packed)
         return self._is_in(found)
+
+    def lingers_in(self, record: FlowFileRecord) -> bool:
+        """Whether packed attributes of somebody else have a value of the subject, that an update has replaced since."""
+        packed = record.attributes
+        found = [value for value in self._values if value in packed]
+        if not found:
+            return False
+        clean = pack_attributes(unpack_attributes(packed))
+        return any(value not in clean for value in found)
 
     def has_event(self, flow_file: str, attributes: Mapping[str, str]) -> bool:
         """Whether these attributes of an event's FlowFile are the subject's."""

@@ -84,6 +84,8 @@ class HandleRuns:
         """What is being merged, or was when that failed."""
 
         self._is_closed = False
+        self._wanted: frozenset[int] = frozenset()
+        """Runs that are to be written anew, however few have left them."""
 
     def load(self) -> None:
         """At a start, behind the snapshot: read all runs that it lists, and count what they keep alive."""
@@ -176,6 +178,23 @@ class HandleRuns:
                 self._give_up()
                 raise
             return True
+
+    def hollow(self) -> frozenset[int]:
+        """The numbers of runs that handles have left, whose rows are there still."""
+        with self._ledger.lock:
+            return frozenset(run.listed.number for run in self._cold.runs if run.count < run.listed.rows)
+
+    def rewrite(self, numbers: frozenset[int]) -> bool:
+        """Begin to rid these runs of what has left them, and go on until the next checkpoint has something to list;
+        whether that is so. Called again after each, it comes to an end.
+        """
+        self._wanted, self._tried = numbers, ()
+        try:
+            while self._cold.merged is None and self.merge_step():
+                continue
+            return self._cold.merged is not None
+        finally:
+            self._wanted = frozenset()
 
     def close(self) -> None:
         """Give up what is being merged, and close the files."""
@@ -321,7 +340,7 @@ class HandleRuns:
             runs = [run for run in self._cold.runs if run.run is not None and run.listed.rows]
         runs = [run for run in runs if run.count and not self.damages.has(run.listed.number)]
         part = mergeable([run.listed.length for run in runs])
-        hollow = [run for run in runs if GONE_SHARE * run.count <= run.listed.rows]
+        hollow = [run for run in runs if GONE_SHARE * run.count <= run.listed.rows or run.listed.number in self._wanted]
         chosen = hollow[:1] if part is None else runs[part]
         if not chosen or tuple(chosen) == self._tried:
             return False
