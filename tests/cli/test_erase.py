@@ -1,14 +1,17 @@
 """`ullage erase` shows what there is of a subject, asks, and erases it."""
 
+import json
+import stat
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import root as root, spec_of, ullage, ullage_json
+from tests.cli.test_commands import RUNNER, root as root, spec_of, ullage, ullage_json
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps
 from ullage.engine.erasure.finder import cost_of, look_for
 from ullage.wire.erasure import ErasurePlace
+from ullage_agent.cli.app import app
 from ullage_agent.cli.erase import WORDS
 
 LOOK = ("erase", "--where", "customer=4711", "--dry-run")
@@ -54,7 +57,7 @@ def test_a_subject_is_erased(root: Path) -> None:
     with Engine.open(spec_of(root)) as repository:
         assert [each.attribute_map()["customer"] for each in repository.ledger.flow_files()] == ["4712"]
     assert "nothing was found" in ullage(*LOOK, root=root).stdout
-    assert "nothing was erased" in ullage(*ERASE, "--yes", root=root).stdout
+    assert "nothing was erased" in ullage(*ERASE, "--yes", root=root).stderr
 
 
 def test_what_was_done_is_a_document(root: Path) -> None:
@@ -90,6 +93,82 @@ def test_on_a_terminal_it_asks(root: Path, answer: str, monkeypatch: pytest.Monk
     assert "Erase all of this for good?" in shown.output
     assert ("erased: 1 FlowFile" in shown.stdout) == (answer == "y")
     assert ("nothing was found" in ullage(*LOOK, root=root).stdout) == (answer == "y")
+
+
+def certify(root: Path) -> Path:
+    """The certificate of an erasure."""
+    plant(root)
+    path = root.with_name("certificate.json")
+    ullage(*ERASE, "--yes", "--certificate", path, root=root)
+    return path
+
+
+def test_a_certificate_says_what_was_done_and_not_to_whom(root: Path) -> None:
+    """It is signed with the repository's key, which only its owner may read."""
+    path = certify(root)
+
+    certificate = json.loads(path.read_bytes())
+
+    assert "4711" not in {value for value in certificate.values() if isinstance(value, str)}
+    assert certificate["attributes"] == ["customer"]
+    assert (certificate["uuids"], certificate["remains"], certificate["is_finished"]) == (1, [], True)
+    assert 0 < certificate["first_transaction"] < certificate["last_transaction"]
+    assert {"place": "queued", "count": 1, "bytes": 5} in certificate["found"]
+    assert ullage("erase", "--public-key", root=root).stdout.strip() == certificate["public_key"]
+    assert stat.S_IMODE((root / "erasure" / "key").stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.glob("certificate*")] == [path.name]
+
+
+def test_a_certificate_is_verified_by_looking_again(root: Path) -> None:
+    """Without anybody saying the value; what has come since then is found."""
+    path = certify(root)
+
+    assert "unchanged" in ullage("erase", "--verify", path, root=root).stdout
+    plant(root)
+
+    shown = ullage("erase", "--verify", path, root=root, expect=1)
+    assert "FlowFiles in queues" in shown.stdout
+    found = {
+        each["place"]: each["count"] for each in ullage_json("erase", "--verify", path, root=root, expect=1)["findings"]
+    }
+    assert (found["queued"], found["eventsAfter"]) == (1, 1)
+
+
+@pytest.mark.parametrize("change", [{"uuids": 0}, {"remains": ["x"]}, {"public_key": "00" * 32}, {"signature": "zz"}])
+def test_a_certificate_that_was_changed_is_refused(root: Path, change: dict[str, object]) -> None:
+    """Whatever was changed; also if it was signed anew with another key."""
+    path = certify(root)
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+
+    assert "was changed" in ullage("erase", "--verify", path, root=root, expect=1).stderr
+
+
+def test_a_certificate_replaces_nothing(root: Path) -> None:
+    """Nothing is erased, either; and what is no certificate is no problem of the repository."""
+    plant(root)
+    path = root.with_name("certificate.json")
+    path.write_text("mine")
+
+    assert "is there already" in ullage(*ERASE, "--yes", "--certificate", path, root=root, expect=2).stderr
+    assert "certified no erasure" in ullage("erase", "--public-key", root=root, expect=2).stderr
+    assert "is no certificate" in ullage("erase", "--verify", path, root=root, expect=2).stderr
+    assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
+
+
+def test_a_certificate_that_cannot_be_written_is_written_by_the_next_call(root: Path) -> None:
+    """The erasure stays begun until it is: afterwards nobody would know what there was."""
+    plant(root)
+    away = root.with_name("away") / "certificate.json"
+
+    failed = RUNNER.invoke(
+        app, [*ERASE, "--yes", "--certificate", str(away), "--config", str(root.with_suffix(".yaml"))]
+    )
+    assert failed.exit_code != 0
+    away.parent.mkdir()
+    ullage(*ERASE, "--yes", "--certificate", away, root=root)
+
+    assert json.loads(away.read_bytes())["uuids"] == 1
+    assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
 
 
 def begin(root: Path) -> None:

@@ -1,6 +1,7 @@
 """Crashes during an erasure: the next one finishes it, and nothing of anybody else is lost."""
 
 from functools import cache
+from typing import Any
 
 from tests.crash.explore import SEED
 from tests.crash.failing import made, require_sound
@@ -21,7 +22,7 @@ SPEC = spec_with(provenance=ProvenanceSettings(compress_on_rollover=False))
 
 MINE = CONTENT, VALUE
 
-Others = dict[bytes, tuple[object, ...]]
+Others = dict[bytes, tuple[Any, ...]]
 
 
 def paths_with(image: Image) -> list[str]:

@@ -49,7 +49,7 @@ def files_with(root: Path, *texts: bytes) -> dict[str, list[bytes]]:
     for path in sorted(root.rglob("*")):
         if path.is_file():
             data = path.read_bytes()
-            if path.suffix == ".parquet":
+            if path.suffix == ".parquet" and data.startswith(b"PAR1"):
                 data += repr(pq.read_table(io.BytesIO(data)).to_pylist()).encode()
             there = [text for text in texts if text in data]
             if there:
@@ -102,12 +102,12 @@ def remains(report: ErasureReport) -> list[str]:
     return [" ".join(each.split()[:2]) for each in report.remains]
 
 
-def others(repository: Engine) -> dict[bytes, tuple[object, ...]]:
+def others(repository: Engine) -> dict[bytes, tuple[Any, ...]]:
     """All that is somebody else's, with content."""
     records: list[FlowFileRecord] = list(repository.ledger.everything())
     for name in repository.ledger.swaps:
         records += repository.swap_files.read(name).records
-    found: dict[bytes, tuple[object, ...]] = {}
+    found: dict[bytes, tuple[Any, ...]] = {}
     for record in records:
         if record.attribute_map().get("customer") != CANARY["customer"]:
             content = (
@@ -201,6 +201,50 @@ def test_a_record_that_was_set_aside_goes(workshop: Workshop) -> None:
 
     assert files_with(workshop.path, VALUE) == {}
     assert not opened_anew(workshop).set_aside.count
+
+
+def test_an_event_file_that_cannot_be_read_keeps_nothing_else_from_going(workshop: Workshop) -> None:
+    """It may tell of the subject: that is said, and the erasure stays begun until somebody has mended it."""
+    repository = workshop.make(**PLAIN)
+    for number in range(3):
+        plant(repository, "in", number=str(number))
+        repository.provenance.drain()
+    store = event_store(repository)
+    path = Path(store.event_files.path(store.manifest.files[1]))
+    whole = path.read_bytes()
+    repository = workshop.reopen()
+    path.write_bytes(b"\0" * len(whole))
+    workshop.expects_problems = True
+
+    report = erase(repository)
+
+    assert [path.name in each for each in report.remains] == [True]
+    assert not report.is_finished
+    assert set(files_with(workshop.path, CONTENT, VALUE)) == {"erasure/intent"}
+    path.write_bytes(whole)
+    assert erase(opened_anew(workshop)).remains == ()
+    assert files_with(workshop.path, CONTENT, VALUE) == {}
+
+
+@pytest.mark.parametrize("place", ["memory", "swap file"])
+def test_a_value_that_was_replaced_goes_from_the_bytes_of_who_stays(workshop: Workshop, place: str) -> None:
+    """An update is put behind what is there: what a FlowFile was before stands in it until it is packed anew."""
+    repository = workshop.make(**PLAIN, **SMALL)
+    define(repository)
+    for _ in range(6 if place == "swap file" else 1):
+        put_all(repository, "in", [b"theirs"], **CANARY)
+        with committing(repository) as session:
+            (flow_file,) = session.get_many("in", 1)
+            session.transfer(session.put_attributes(flow_file, OTHER), "q")
+    assert bool(repository.ledger.swaps) == (place == "swap file")
+    repository.checkpoint()
+    repository = opened_anew(workshop)
+    assert any("snapshot" in each or "swap" in each for each in files_with(workshop.path, VALUE))
+
+    assert erase(repository).is_finished
+
+    assert files_with(workshop.path, VALUE) == {}
+    assert {each[1]["customer"] for each in others(opened_anew(workshop)).values()} == {OTHER["customer"]}
 
 
 class Stopped(Exception):

@@ -10,8 +10,9 @@ from ullage.embedded.repository import open_embedded
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
 from ullage.engine.erasure.intent import ErasureIntent
+from ullage.engine.erasure.subject import DigestedSubject, digest_of
 from ullage.errors import InvalidArgument
-from ullage.wire.erasure import ErasureCost, ErasureReport, ErasureSurvey
+from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasureReport, ErasureSurvey
 from ullage.wire.upkeep import RecoveryReport
 
 
@@ -48,18 +49,20 @@ def erase_subject(
     on_found: Callable[[ErasureSurvey], bool],
     on_phase: Callable[[str], None],
     on_step: Callable[[int], None],
+    on_report: Callable[[ErasureReport], None] = lambda _report: None,
     on_recovery: Callable[[RecoveryReport], None] | None = None,
 ) -> ErasureReport | None:
     """Erase all that a repository has of a subject; what was done, or None where `on_found`, which is told what there
     is, does not want it. One that was begun and interrupted is finished, and `on_found` is not asked.
-    `on_phase` is told of each step as it begins, in words, `on_step` as in `survey_subject`.
+    `on_phase` is told of each step as it begins, in words, `on_step` as in `survey_subject`, `on_report` of what was
+    done before that is over: where it raises, the next call tells of it again.
 
     InvalidArgument if the erasure of another subject was begun and is not finished.
     """
     _require_some(where)
     with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
         engine = repository.engine
-        eraser = Eraser(engine, ErasureSteps(on_phase, on_step))
+        eraser = Eraser(engine, ErasureSteps(on_phase, on_step, on_report))
         intent = intent_file(engine).read()
         if intent is None:
             cost = cost_of(engine)
@@ -71,6 +74,37 @@ def erase_subject(
         elif intent.where != dict(where):
             raise InvalidArgument(f"{begun(intent)}. Nothing was looked at or changed")
         return eraser.finish(intent)
+
+
+def look_again(
+    document: ContentRepository,
+    certificate: ErasureCertificate,
+    digest_key: bytes,
+    *,
+    on_cost: Callable[[ErasureCost], None],
+    on_step: Callable[[int], None],
+    on_recovery: Callable[[RecoveryReport], None] | None = None,
+) -> ErasureSurvey:
+    """What a repository has now of the subject of a certificate, whose values nobody has to know.
+
+    InvalidArgument if the certificate is another repository's.
+    """
+    subject = DigestedSubject(certificate.attributes, bytes.fromhex(certificate.subject), digest_key)
+    with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
+        engine = repository.engine
+        if engine.identity.repository != certificate.repository:
+            raise InvalidArgument(
+                f"the certificate is of repository {certificate.repository}, and this one is "
+                f"{engine.identity.repository}"
+            )
+        cost = cost_of(engine)
+        on_cost(cost)
+        return look_for(engine, {}, cost, on_step, subject).survey
+
+
+def subject_digest(where: Mapping[str, str], key: bytes) -> bytes:
+    """See `digest_of`."""
+    return digest_of(where, key)
 
 
 def give_up_erasure(document: ContentRepository) -> bool:

@@ -1,6 +1,7 @@
 """What a repository has of one subject, as `ullage erase --dry-run` tells it, and what an erasure has done."""
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -116,10 +117,21 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     where: dict[str, str]
     """The attributes that make the subject."""
 
+    repository: str
+    """Its uuid."""
+
     began_millis: int
     """When it was promised; one that was interrupted began then."""
 
     ended_millis: int
+
+    first_transaction: int
+    """All that it committed came behind this one."""
+
+    last_transaction: int
+
+    found: tuple[ErasureFinding, ...]
+    """What there was before it began; each place."""
 
     uuids: int
     """FlowFiles and handles that are or were the subject's."""
@@ -135,3 +147,35 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
 
     is_finished: bool
     """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""
+
+
+class ErasureCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an erasure has done, signed, and without the subject's values. Fields as in `ErasureReport`."""
+
+    kind: Literal["ErasureCertificate"] = "ErasureCertificate"
+    version: Literal[1] = 1
+    product: str
+    repository: str
+
+    attributes: tuple[str, ...]
+    """The names of the attributes that make the subject."""
+
+    subject: str
+    """A digest of their values, keyed with a secret of the repository."""
+
+    began_millis: int
+    ended_millis: int
+    first_transaction: int
+    last_transaction: int
+    found: tuple[ErasureFinding, ...]
+    uuids: int
+    event_files: int
+    remains: tuple[str, ...]
+    not_promised: tuple[str, ...]
+    is_finished: bool
+
+    public_key: str
+    """Of the repository, Ed25519."""
+
+    signature: str = ""
+    """Of all other fields, as JSON with sorted names and no space, this one empty."""

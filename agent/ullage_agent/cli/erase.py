@@ -1,14 +1,17 @@
 """`ullage erase`: everything that a repository has of a subject goes, or is shown."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import click
 import msgspec
 
-from ullage.wire.erasure import ErasureCost, ErasurePlace, ErasureReport, ErasureSurvey
+from ullage.clock import moment_of
+from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasurePlace, ErasureReport, ErasureSurvey
 from ullage_agent.cli.choice import ChosenRepository, say_recovery
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
@@ -34,12 +37,20 @@ WORDS: Final = {
     ErasurePlace.ANSWERS: "remembered answers",
 }
 
+NEW_FILE: Final = click.Path(dir_okay=False, writable=True)
+OLD_FILE: Final = click.Path(dir_okay=False, exists=True)
+
 
 @command()
 @option("--where", "first", type=PAIR, metavar="ATTRIBUTE=VALUE", help="The subject has this attribute.")
 @option("--and", "others", type=PAIR, multiple=True, metavar="ATTRIBUTE=VALUE", help="And this one; may be repeated.")
 @option("--dry-run", is_flag=True, help="Only look, and show what there is.")
 @option("--yes", is_flag=True, help="Erase without asking.")
+@option(
+    "--certificate", type=NEW_FILE, metavar="FILE", help="Write a signed certificate of what was done to a new file."
+)
+@option("--verify", type=OLD_FILE, metavar="CERTIFICATE", help="Check a certificate, and look for its subject again.")
+@option("--public-key", is_flag=True, help="Print the public key of the repository's certificates.")
 @option("--give-up", is_flag=True, help="Forget an erasure that was begun and can't be finished.")
 @json_output
 @on_files
@@ -49,6 +60,9 @@ def erase(
     others: tuple[tuple[str, str], ...],
     dry_run: bool,
     yes: bool,
+    certificate: str | None,
+    verify: str | None,
+    public_key: bool,
     give_up: bool,
     as_json: bool,
 ) -> None:
@@ -60,16 +74,19 @@ def erase(
     question asked. What could not be done, and what can't be promised, is said at the end. See docs/erasure.md.
 
     No service may have the repository open. An erasure that was interrupted is finished by the same command. Exit code
-    11 if something remains that may go another time, or could not be read.
+    11 if something remains that may go another time, or could not be read; 1 if --verify finds something of the
+    subject, or a certificate that is not this repository's.
     """
-    if give_up:
-        _give_up(where, is_alone=first is None and not (others or dry_run or yes))
+    if give_up or verify or public_key:
+        if [give_up, bool(verify), public_key].count(True) > 1 or first or others or dry_run or yes or certificate:
+            raise click.UsageError("--verify, --public-key and --give-up stand alone: they erase nothing")
+        _beside(where, verify, is_given_up=give_up, as_json=as_json)
         return
     if first is None:
         raise click.UsageError("say whom: --where ATTRIBUTE=VALUE")
     subject = _subject((first, *others))
     if not dry_run:
-        _erase(where, subject, is_asked=not yes, as_json=as_json)
+        _erase(where, subject, certificate, is_asked=not yes, as_json=as_json)
         return
     survey = _surveyed(where, subject)
     if as_json:
@@ -81,30 +98,82 @@ def erase(
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
-def _give_up(where: ChosenRepository, *, is_alone: bool) -> None:
+def _beside(where: ChosenRepository, verify: str | None, *, is_given_up: bool, as_json: bool) -> None:
+    if verify:
+        _verify(where, verify, as_json=as_json)
+    elif is_given_up:
+        _give_up(where)
+    else:
+        from ullage_agent.cli.erasurekey import ErasureKey
+
+        tell(ErasureKey.of(_root_of(where), is_made=False).public)
+
+
+def _give_up(where: ChosenRepository) -> None:
     from ullage.embedded.erasure import give_up_erasure
 
-    if not is_alone:
-        raise click.UsageError("--give-up stands alone: it forgets whatever erasure was begun")
     if give_up_erasure(where.document()):
         tell("the erasure that was begun is forgotten: what is gone stays gone, and what is not stays")
     else:
         tell("no erasure was begun: there is nothing to give up")
 
 
-def _erase(where: ChosenRepository, subject: dict[str, str], *, is_asked: bool, as_json: bool) -> None:
+def _verify(where: ChosenRepository, path: str, *, as_json: bool) -> None:
+    """Exit code 1 if the certificate is not the repository's, or something is there."""
+    from ullage.embedded.erasure import look_again
+    from ullage_agent.cli.erasurekey import ErasureKey, is_unchanged
+
+    try:
+        certificate = msgspec.json.decode(Path(path).read_bytes(), type=ErasureCertificate)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} is no certificate of an erasure: {error}") from error
+    key = ErasureKey.of(_root_of(where), is_made=False)
+    is_signed = is_unchanged(certificate) and certificate.public_key == key.public
+    if not is_signed:
+        say(
+            f"{path} was changed since it was signed, or the key of another repository signed it: nothing was looked at"
+        )
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
+    with _looking() as (on_cost, on_step):
+        survey = look_again(
+            where.document(), certificate, key.digest_key, on_cost=on_cost, on_step=on_step, on_recovery=say_recovery
+        )
+    if as_json:
+        print_json(msgspec.to_builtins(survey))
+    else:
+        tell(f"the certificate is this repository's, and unchanged; the erasure ended at {_moment(certificate)}")
+        _print(survey)
+    if survey.is_found:
+        raise click.exceptions.Exit(ExitCode.PROBLEMS)
+    if survey.unread:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
+def _moment(certificate: ErasureCertificate) -> str:
+    return moment_of(certificate.ended_millis).isoformat(" ", "seconds")
+
+
+def _root_of(where: ChosenRepository) -> str:
+    return where.document().spec.storage.host_path.path
+
+
+def _erase(
+    where: ChosenRepository, subject: dict[str, str], certificate: str | None, *, is_asked: bool, as_json: bool
+) -> None:
+    if certificate is not None and Path(certificate).exists():
+        raise click.UsageError(f"{certificate} is there already: a certificate replaces nothing. Nothing was changed")
     if is_asked and (as_json or not _is_terminal()):
         raise click.UsageError(
             "this erases for good what --dry-run shows, and there is nobody to ask: say --yes. Nothing was "
             "looked at or changed"
         )
-    report = _erased(where, subject, partial(_is_wanted, is_asked=is_asked, is_shown=not as_json))
-    if report is None:
-        tell("nothing was erased")
-        return
+    report = _erased(where, subject, certificate, partial(_is_wanted, is_asked=is_asked, is_shown=not as_json))
     if as_json:
         print_json(msgspec.to_builtins(report))
-    else:
+    if report is None:
+        say("nothing was erased")
+        return
+    if not as_json:
         _print_report(report)
     if not report.is_finished:
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
@@ -126,13 +195,20 @@ def _is_wanted(survey: ErasureSurvey, *, is_asked: bool, is_shown: bool) -> bool
 
 
 def _erased(
-    where: ChosenRepository, subject: dict[str, str], on_found: Callable[[ErasureSurvey], bool]
+    where: ChosenRepository,
+    subject: dict[str, str],
+    certificate: str | None,
+    on_found: Callable[[ErasureSurvey], bool],
 ) -> ErasureReport | None:
     from ullage.embedded.erasure import erase_subject
 
     def on_cost(cost: ErasureCost) -> None:
         say(_cost(cost))
         interrupts.check()
+
+    def on_report(report: ErasureReport) -> None:
+        if certificate is not None:
+            _certify(where, report, certificate)
 
     def on_phase(words: str) -> None:
         say(words)
@@ -149,8 +225,18 @@ def _erased(
             on_found=on_found,
             on_phase=on_phase,
             on_step=on_step,
+            on_report=on_report,
             on_recovery=say_recovery,
         )
+
+
+def _certify(where: ChosenRepository, report: ErasureReport, path: str) -> None:
+    from ullage_agent.cli.erasurekey import ErasureKey, write_anew
+
+    key = ErasureKey.of(_root_of(where), is_made=True)
+    text = msgspec.json.format(msgspec.json.encode(key.certificate(report)), indent=2)
+    write_anew(path, text + b"\n")
+    say(f"certificate written to {path}")
 
 
 def _print_report(report: ErasureReport) -> None:
@@ -177,6 +263,14 @@ def _subject(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
 def _surveyed(where: ChosenRepository, subject: dict[str, str]) -> ErasureSurvey:
     from ullage.embedded.erasure import survey_subject
 
+    with _looking() as (on_cost, on_step):
+        return survey_subject(where.document(), subject, on_cost=on_cost, on_step=on_step, on_recovery=say_recovery)
+
+
+@contextmanager
+def _looking() -> Iterator[tuple[Callable[[ErasureCost], None], Callable[[int], None]]]:
+    """Says what will be read, and shows how far that is; Ctrl-C ends it."""
+
     def on_cost(cost: ErasureCost) -> None:
         say(_cost(cost))
         interrupts.check()
@@ -186,7 +280,7 @@ def _surveyed(where: ChosenRepository, subject: dict[str, str]) -> ErasureSurvey
         interrupts.check()
 
     with bar("Looking", None, is_bytes=False) as progress, interrupts.deferred():
-        return survey_subject(where.document(), subject, on_cost=on_cost, on_step=on_step, on_recovery=say_recovery)
+        yield on_cost, on_step
 
 
 def _cost(cost: ErasureCost) -> str:

@@ -24,10 +24,13 @@ from ullage.wire.erasure import ErasureReport, ErasureSurvey
 
 
 class ErasureSteps(NamedTuple):
-    """Whom to tell: of each step as it begins, in words, and of records and bytes as they are done."""
+    """Whom to tell: of each step as it begins, in words, of records and bytes as they are done, and at the end of what
+    was done. Where that raises, the next call does it again, and tells of it again.
+    """
 
     on_phase: Callable[[str], None]
     on_step: Callable[[int], None]
+    on_report: Callable[[ErasureReport], None] = lambda _report: None
 
 
 class Eraser:
@@ -45,6 +48,8 @@ class Eraser:
             began_millis=self._engine.clock.now_millis(),
             uuids=b"".join(sorted(found.uuids)),
             claims=found.claims,
+            transaction=self._engine.log.durable,
+            found=found.survey.findings,
         )
         self._place.write(intent)
         return intent
@@ -75,10 +80,12 @@ class Eraser:
         self, intent: ErasureIntent, survey: ErasureSurvey, content: LeftContent, redacted: int, *, is_whole: bool
     ) -> ErasureReport:
         remains, is_finished = remains_of(survey, content, are_runs_whole=is_whole)
-        if is_finished:
-            self._place.remove()
-        return ErasureReport(
+        report = ErasureReport(
             where=intent.where,
+            repository=intent.repository,
+            first_transaction=intent.transaction + 1,
+            last_transaction=self._engine.log.durable,
+            found=intent.found,
             began_millis=intent.began_millis,
             ended_millis=self._engine.clock.now_millis(),
             uuids=len(uuids_of(intent)),
@@ -87,6 +94,11 @@ class Eraser:
             not_promised=tuple(each for each in survey.not_promised if each != COPIES),
             is_finished=is_finished,
         )
+        # Before the intent goes: without it nobody knows any more what was erased, and nothing could be certified.
+        self._steps.on_report(report)
+        if is_finished:
+            self._place.remove()
+        return report
 
     def _redact(self, subject: Subject, uuids: frozenset[bytes]) -> int:
         provenance = self._engine.provenance

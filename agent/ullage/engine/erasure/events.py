@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from ullage.engine.arrow import pa
 from ullage.engine.erasure.contents import SubjectContents
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.erasure.tally import ErasureTally
@@ -28,7 +29,7 @@ def find_events(
     An event counts by what its FlowFile was called before it, after it, or both: an attribute that was taken away
     still stands in the event that tells so.
     """
-    for row in _rows(provenance, tally):
+    for row in _rows(provenance, subject, tally):
         before = dict(row["attributes_before"] or ())
         after = _updated(before, row["attributes_updated"])
         flow_file = row["flow_file"]
@@ -45,13 +46,13 @@ def find_events(
                     contents.needed(_content(content))
 
 
-def _rows(provenance: ProvenanceRepository, tally: ErasureTally) -> Iterator[dict[str, Any]]:
+def _rows(provenance: ProvenanceRepository, subject: Subject, tally: ErasureTally) -> Iterator[dict[str, Any]]:
     """Those of all events that can be read; what cannot is told, and what lies behind it is read all the same."""
     seen: int | None = 0
     while seen is not None:
         try:
             for run in provenance.columns(EventQuery(after=seen)):
-                yield from _rows_of(run, tally)
+                yield from _rows_of(run, subject, tally)
                 seen = run.first_sequence + run.events - 1
             return
         except ProvenanceDamaged as error:  # a file that does not even tell its parts
@@ -59,14 +60,15 @@ def _rows(provenance: ProvenanceRepository, tally: ErasureTally) -> Iterator[dic
             tally.miss(error if seen is not None else f"{error}; no later event was looked at")
 
 
-def _rows_of(run: EventColumns, tally: ErasureTally) -> Iterator[dict[str, Any]]:
+def _rows_of(run: EventColumns, subject: Subject, tally: ErasureTally) -> Iterator[dict[str, Any]]:
     try:
         table = run.read(_COLUMNS)
     except ProvenanceDamaged as error:
         tally.miss(error)
         return
     if table is not None:
-        yield from table.to_pylist()
+        # Of a few million events as many attributes would be made objects of: most are of somebody else.
+        yield from table.take(pa.array(subject.rows(table), pa.int64())).to_pylist()
 
 
 def _end_of_next(provenance: ProvenanceRepository, seen: int) -> int | None:

@@ -60,9 +60,11 @@ def find_subject(engine: Engine, where: Mapping[str, str], cost: ErasureCost, on
     return look_for(engine, where, cost, on_step).survey
 
 
-def look_for(engine: Engine, where: Mapping[str, str], cost: ErasureCost, on_step: Step) -> FoundSubject:
-    """The same, with what an erasure has to know."""
-    subject, tally, contents = Subject(where), ErasureTally(), SubjectContents()
+def look_for(
+    engine: Engine, where: Mapping[str, str], cost: ErasureCost, on_step: Step, subject: Subject | None = None
+) -> FoundSubject:
+    """The same, with what an erasure has to know; of a `subject` that is known otherwise than by what `where` says."""
+    subject, tally, contents = subject or Subject(where), ErasureTally(), SubjectContents()
     scan = RecordScan(engine.ledger, engine.swap_files, tally)
     for place, record in _stepwise(scan, on_step):
         if subject.has(record):

@@ -17,6 +17,7 @@ from ullage.engine.files import Files, discard_partial, make_directories, read_f
 from ullage.engine.model import UUID_BYTES, ContentClaim, Whole
 from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
 from ullage.errors import RepositoryDamaged
+from ullage.wire.erasure import ErasureFinding
 
 ERASURE = "erasure"
 INTENT = "intent"
@@ -25,7 +26,7 @@ MAGIC = b"ULLAGEER"
 
 class ErasureIntent(msgspec.Struct, frozen=True, kw_only=True):
     """What is to go: what the subject is, the FlowFiles and handles that it has or had (16 bytes each), and the content
-    that these have, or that events tell of.
+    that these have, or that events tell of. `found` is how much that was, `transaction` the last one before.
     """
 
     format: int
@@ -34,6 +35,8 @@ class ErasureIntent(msgspec.Struct, frozen=True, kw_only=True):
     began_millis: Whole
     uuids: bytes
     claims: tuple[ContentClaim, ...]
+    transaction: Whole = 0
+    found: tuple[ErasureFinding, ...] = ()
 
 
 class IntentFile(NamedTuple):
