@@ -72,7 +72,7 @@ class ErasureKey:
 
 def is_unchanged(certificate: ErasureCertificate) -> bool:
     """Whether a certificate is as it was signed, by the key that it names."""
-    with suppress(InvalidSignature, ValueError):
+    with suppress(InvalidSignature, ValueError):  # that it can't be verified is the answer
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(certificate.public_key))
         key.verify(bytes.fromhex(certificate.signature), _signed_bytes(certificate))
         return True
@@ -84,7 +84,7 @@ def write_anew(path: str, data: bytes) -> None:
     may leave one that is not whole under another name.
     """
     partial = f"{path}.partial"
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # mostly nobody was killed here
         os.unlink(partial)
     with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
