@@ -27,7 +27,7 @@ ROUNDS: Final = 4
 Told = Callable[[int], None]
 
 
-class _DeadPart(NamedTuple):
+class _FileWithSubject(NamedTuple):
     """A file that has bytes of the subject which nobody needs."""
 
     claim: ResourceClaim
@@ -77,7 +77,7 @@ class ContentWiper:
                 break  # nothing moved: nor will it in another round
         return self._told(left)
 
-    def _look(self) -> list[_DeadPart]:
+    def _look(self) -> list[_FileWithSubject]:
         """The files that still have bytes of the subject which nobody needs."""
         self._shared: list[ContentClaim] = []
         self._unknown: list[str] = []
@@ -91,7 +91,7 @@ class ContentWiper:
                 self._unknown.append(str(error))
         return [place for index, claims in sorted(by_file.items()) if (place := self._place(index, claims)) is not None]
 
-    def _place(self, index: int, claims: Sequence[ContentClaim]) -> _DeadPart | None:
+    def _place(self, index: int, claims: Sequence[ContentClaim]) -> _FileWithSubject | None:
         with self._ledger.lock:
             file = self._ledger.claim(index)
         if file is None:
@@ -105,21 +105,21 @@ class ContentWiper:
         living = {(survivor.claim.resource, survivor.claim.offset) for survivor in survivors}
         self._shared += [claim for claim in claims if (claim.resource, claim.offset) in living]
         dead = [claim.length for claim in claims if (claim.resource, claim.offset) not in living]
-        return _DeadPart(file, liveness if survivors else None, sum(dead)) if dead else None
+        return _FileWithSubject(file, liveness if survivors else None, sum(dead)) if dead else None
 
     def _delete(self, files: Sequence[ResourceClaim]) -> None:
         steps = tuple(_step(Action.DELETE, file, allocated_bytes(file.length, file.holes)) for file in files)
         self._note(self._executor.execute(ReclamationPlan(steps), RunTicket()))
 
-    def _rewrite(self, group: Sequence[_DeadPart]) -> None:
+    def _rewrite(self, group: Sequence[_FileWithSubject]) -> None:
         """Not as fast as the budget allows, but at once: nobody else has the repository open."""
         steps = [_step(Action.REWRITE, place.claim, place.dead_bytes) for place in group]
         rewrite = self._rewriter.begin(steps, RunTicket(), TokenBucket(0, self._clock))
         self._note(self._rewriter.finish(rewrite))
 
-    def _grouped(self, places: Sequence[_DeadPart]) -> list[list[_DeadPart]]:
+    def _grouped(self, places: Sequence[_FileWithSubject]) -> list[list[_FileWithSubject]]:
         """What one output takes: of one container, one tenant and one lifetime, and no more than outputs have."""
-        groups: defaultdict[tuple[str, str, int], list[list[_DeadPart]]] = defaultdict(list)
+        groups: defaultdict[tuple[str, str, int], list[list[_FileWithSubject]]] = defaultdict(list)
         sizes: dict[tuple[str, str, int], int] = {}
         for place in places:
             key = place.claim.container, place.claim.tenant, place.claim.lifetime
@@ -135,7 +135,7 @@ class ContentWiper:
         self._reasons |= {each.resource: each.reason for each in report.left}
         self._on_step(report.freed_bytes)
 
-    def _told(self, left: Sequence[_DeadPart]) -> LeftContent:
+    def _told(self, left: Sequence[_FileWithSubject]) -> LeftContent:
         reasons = list(self._unknown)
         for place in left:
             claim = place.claim
