@@ -6,7 +6,7 @@ import platform
 import msgspec
 
 from ullage.embedded.restoreddocument import document_of
-from ullage.embedded.shares import FoundShare, restored_share, share_in
+from ullage.embedded.shares import FoundShare, checked_deeply, made_of_share, share_in
 from ullage.engine.content.containers import directories_of
 from ullage.engine.files import Files, OsFiles
 from ullage.engine.restoring import require_empty
@@ -28,6 +28,7 @@ def adopt_from(
     on_progress: Bytes | None,
     *,
     node_is_off: bool,
+    check: bool = False,
 ) -> AdoptionReport:
     """What `ullage.adopt` promises."""
     share = share_in(source)
@@ -38,7 +39,7 @@ def adopt_from(
         adoption = adoption_cut_short(share.place, share.share, begun.asked)
         if adoption is None or begun.share != share.share:
             raise DirectoryNotEmpty(f"{root} holds part of something else that was cut short: remove what is there")
-        return _adopted(share, root, containers, adoption, begun, before.owner, on_progress)
+        return _adopted(share, root, containers, adoption, begun, before.owner, on_progress, check=check)
     if node_is_off is not True:
         raise InvalidArgument(
             f"{share.place.name} was last written by {before.owner}: what that node acknowledges and has not shipped "
@@ -46,7 +47,7 @@ def adopt_from(
         )
     _require_room(files, share, root, containers)
     adoption = adopt_share(share.place, share.share, node or platform.node(), SerDe())
-    return _adopted(share, root, containers, adoption, None, before.owner, on_progress)
+    return _adopted(share, root, containers, adoption, None, before.owner, on_progress, check=check)
 
 
 def _require_room(files: Files, share: FoundShare, root: str | os.PathLike[str], containers: dict[str, str]) -> None:
@@ -63,9 +64,12 @@ def _adopted(
     begun: BegunRestoration | None,
     owner: str,
     on_progress: Bytes | None,
+    *,
+    check: bool,
 ) -> AdoptionReport:
     asked = share_to_restore(share.place, share.share, adoption.fence, begun)
     # Not the adoption that `epoch` names by now: somebody may have adopted it from us, and is the one who may write.
     identity = msgspec.structs.replace(identity_in(asked), adoption=adoption.writer.nonce)
-    made = restored_share(asked, identity, root, containers, on_progress)
-    return AdoptionReport(backup=made.backup, check=made.check, epoch=adoption.writer.epoch, owner=owner)
+    made = made_of_share(asked, identity, root, containers, on_progress)
+    found = checked_deeply(identity, root, containers, on_progress) if check else None
+    return AdoptionReport(backup=made, check=found, epoch=adoption.writer.epoch, owner=owner)

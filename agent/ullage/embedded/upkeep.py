@@ -242,9 +242,11 @@ def adopt(
     node_is_off: bool,
     node: str = "",
     containers: Mapping[str, str] | None = None,
+    check: bool = False,
     on_progress: Bytes | None = None,
 ) -> AdoptionReport:
-    """Have a repository whose node is gone go on in `root`, from its share (docs/shipping.md), every byte checked.
+    """Have a repository whose node is gone go on in `root`, from its share (docs/shipping.md). Every byte that is
+    fetched is checked, and read once more, in the background, when it is served; `check`: before this returns.
 
     First the share is taken: the node that wrote it puts nothing there any more, also if it comes back and is started.
     Then what was put is restored, up to the newest point. `root` is empty or not there, and `containers` are as for
@@ -257,7 +259,7 @@ def adopt(
     'node-1'
     """
     with _into(root):
-        return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off)
+        return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off, check=check)
 
 
 def verify_backup(

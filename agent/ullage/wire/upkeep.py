@@ -297,8 +297,8 @@ class AdoptionReport(msgspec.Struct, frozen=True, kw_only=True):
     backup: BackupReport
     """What was copied."""
 
-    check: CheckReport
-    """What was found in it, deeply."""
+    check: CheckReport | None = None
+    """What was found in it, deeply, if that was asked for."""
 
     epoch: int
     """Of the share from now on: whoever wrote it in a lower one is fenced."""
