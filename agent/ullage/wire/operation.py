@@ -53,6 +53,7 @@ STORE: Final[Refusals] = (
     *COMMIT,
     errors.TransactionTooLarge,
     errors.BackPressure,
+    errors.NodeDraining,
     errors.ContentWriteFailed,
     errors.DiskFull,
 )
