@@ -239,7 +239,7 @@ def adopt(
     source: str | os.PathLike[str] | Bucket,
     root: str | os.PathLike[str],
     *,
-    node_is_off: bool,
+    node_is_off: bool = False,
     node: str = "",
     containers: Mapping[str, str] | None = None,
     check: bool = False,
@@ -251,9 +251,10 @@ def adopt(
     First the share is taken: the node that wrote it puts nothing there any more, also if it comes back and is started.
     Then what was put is restored, up to the newest point. `root` is empty or not there, and `containers` are as for
     `restore`; `node` is who adopts it, as people are told. What the other node acknowledged and had not shipped is not
-    here, so `node_is_off` has to be said. Cut short, it leaves a share that nobody writes: said again, it goes on.
-    NotABackup; DirectoryNotEmpty; InvalidArgument; ShareFenced: somebody else adopted it at the same moment;
-    BucketRefused; BucketUnavailable.
+    here. So, where it serves by a lease (`spec.replication.adoptAfter`), this waits until that can hold no more, and
+    else `node_is_off` has to be said; said, nobody waits. Cut short, it leaves a share that nobody writes: said again,
+    it goes on. NotABackup; DirectoryNotEmpty; InvalidArgument, also where the other node renews its lease; ShareFenced:
+    somebody else adopted it at the same moment; BucketRefused; BucketUnavailable.
 
     >>> ullage.adopt("s3://flows/replicas", "again", node_is_off=True).owner  # doctest: +SKIP
     'node-1'
