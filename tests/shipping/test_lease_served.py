@@ -44,7 +44,12 @@ class Leased:
         engine = self.engine = workshop.make(**SHIPPED)
         self.share = engine.identity.repository
         self.keeper = LeaseKeeper(
-            OwnedLease(engine.clock.boottime, TERM), engine.committer.right, self.place, self.share, self.tell, str
+            OwnedLease(engine.clock.boottime, TERM),
+            engine.committer.right,
+            self.place,
+            self.share,
+            self.tell,
+            lambda: None,
         )
         settings = engine.spec.replication
         self.replication = Replication(

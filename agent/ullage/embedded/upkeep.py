@@ -14,6 +14,7 @@ from ullage.embedded.partialrestoring import (
     records_beside,
     restore_some as _restore_some,
 )
+from ullage.embedded.rejoining import rejoin_from
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.embedded.shares import points_of, restore_replicated, restore_some_replicated, share_at
@@ -29,7 +30,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
-from ullage.interface.repository import Bytes
+from ullage.interface.repository import Bytes, Repository
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import (
     AdoptionReport,
@@ -39,6 +40,7 @@ from ullage.wire.upkeep import (
     Mended,
     PartialRestoration,
     RecoveryReport,
+    RejoinReport,
     RepairReport,
     RestorationReport,
     SharePoint,
@@ -261,6 +263,24 @@ def adopt(
     """
     with _into(root):
         return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off, check=check)
+
+
+def rejoin(
+    root: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Bucket,
+    to: Repository | None = None,
+) -> RejoinReport:
+    """What the repository in `root` has alone since its share was adopted by another node, and, where `to` is the
+    repository that goes on there, bring it over: as new FlowFiles at the end of their queues, and new handles.
+
+    Nobody has `root` open; nothing in it is changed. It may be said again: nothing is brought twice for as long as `to`
+    remembers what it was asked. InvalidArgument: nobody has adopted the share since, or it does not go back to that any
+    more; NotABackup; RepositoryLocked; RepositoryDamaged; BucketRefused; BucketUnavailable.
+
+    >>> ullage.rejoin("casks", "s3://flows/replicas").queues  # doctest: +SKIP
+    {'orders': 17}
+    """
+    return rejoin_from(root, source, to)
 
 
 def verify_backup(

@@ -25,7 +25,7 @@ import msgspec
 from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.logobject import NOTHING, LogBatch, LogObjectHeader, decode_log_header, encode_log_object
 from ullage.engine.shipping.logreader import newest_log
-from ullage.engine.shipping.sharedocs import EpochDocument, decode_document, encode_document
+from ullage.engine.shipping.sharedocs import ADOPTIONS_MAX, EpochDocument, decode_document, encode_document
 from ullage.engine.shipping.shareplace import (
     EPOCH,
     SharedObject,
@@ -154,10 +154,11 @@ def _take_epoch(
         raise ShareFenced(f"{place.name}: {watched.owner} renewed its lease, or somebody else took the share")
     if before is not None and adoption is not None:
         _require_adoption(before, adoption, place)
+    known = tuple(filter(None, [adoption])) if before is None else before.adoptions
     mine = msgspec.structs.replace(
         mine,
         epoch=1 if before is None else before.epoch + 1,
-        adoption=mine.nonce if adoption is None else adoption,
+        adoptions=known if adoption is not None else (*known, mine.nonce)[-ADOPTIONS_MAX:],
     )
     data = encode_document(mine)
     try:
