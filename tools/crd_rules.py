@@ -168,6 +168,7 @@ RULES: Final[dict[str, list[dict[str, str]]]] = {
             "message": "either backup or place says what is brought back",
         },
         {"rule": "self.fromNode == '' || self.backup != ''", "message": "fromNode needs backup"},
+        {"rule": "!has(self.at) || !has(self.generation)", "message": "at and generation both say of when"},
     ],
     "RunSpec": [
         {

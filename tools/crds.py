@@ -257,6 +257,7 @@ def kinds() -> dict[str, dict[str, Any]]:
                 column("Ready", CONDITION.format("Ready")),
                 column("Free %", ".status.space.freePercentage", "number"),
                 column("Replicated", CONDITION.format("Replicated"), priority=1),
+                column("Drained", CONDITION.format("Drained"), priority=1),
                 column("Ticket", ".spec.ticket.id"),
                 column("State", ".status.ticket.state"),
                 column("Heartbeat", ".status.heartbeat", "date"),

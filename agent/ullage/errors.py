@@ -14,6 +14,10 @@ PRESSURE_SECONDS = 5
 """The same where a disk or a queue is full: somebody has to take something out first."""
 
 
+DRAIN_SECONDS = 60
+"""The same where a node is about to go: it may stay after all, and nobody is to ask it every moment."""
+
+
 class UllageError(Exception):
     """Base of all errors that a repository raises on purpose.
 
@@ -119,6 +123,12 @@ class ServiceStopping(UllageError):
     """The service is stopping, and takes nothing new."""
 
     retry_after_seconds = PRESSURE_SECONDS
+
+
+class NodeDraining(UllageError):
+    """The node is being drained and takes nothing new: write to another one. What it holds can still be taken out."""
+
+    retry_after_seconds = DRAIN_SECONDS
 
 
 class TransferStalled(UllageError):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Self
 import msgspec
 
 from ullage.contract import (
+    DRAIN,
     BackupSpec,
     BackupStatus,
     ClusterRecord,
@@ -78,6 +79,9 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     """What its annotation says; see RELEASE."""
 
+    drain: str = ""
+    """What its annotation says; see DRAIN."""
+
     version: str = ""
     """That it was seen in, its resourceVersion."""
 
@@ -116,6 +120,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             finalizers=tuple(metadata.get("finalizers") or ()),
             is_going="deletionTimestamp" in metadata,
             release=(metadata.get("annotations") or {}).get(RELEASE, ""),
+            drain=(metadata.get("annotations") or {}).get(DRAIN, ""),
             version=metadata["resourceVersion"],
             created=metadata.get("creationTimestamp", ""),
         )

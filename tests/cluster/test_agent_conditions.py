@@ -19,6 +19,7 @@ from ullage.contract import (
     Duration,
     GoalSettings,
     MaintenanceOperation,
+    NodeSpec,
     NodeStatus,
     PunchSettings,
     ReplicationMode,
@@ -91,6 +92,11 @@ class Agent:
     def again(self) -> None:
         self.host.stop()
         self.begin()
+
+    def drain(self, *, drains: bool = True) -> None:
+        """As the object says it; a start forgets it, until the object was read."""
+        spec = NodeSpec(repository="flows", node_name=NODE, draining=drains)
+        self.agent.take_over(ObservedNode(uid="u", generation=1, version="1", spec=spec, status=NodeStatus()))
 
     def says(self, type: str, reason: str, do: Callable[[], object] = lambda: None) -> None:
         """After that, the API server has this of it."""
@@ -196,6 +202,9 @@ def _ships(node: Agent, bucket: Place) -> None:
     else takes the share over.
     """
     node.says("Replicated", "NotAsked")
+    node.says("Drained", "NotAsked")
+    node.drain()
+    node.says("Drained", "SoleCopy")
     assert bucket.bucket is not None
     reached = {"mode": ReplicationMode.ASYNC, "url": bucket.bucket.url}
     with socket.create_server((LOOPBACK, 0)) as silent:
@@ -203,6 +212,8 @@ def _ships(node: Agent, bucket: Place) -> None:
         node.more = {"replication": reached | {"endpoint": endpoint}}
         node.again()
         node.says("Replicated", "Starting")
+        node.drain()
+        node.says("Drained", "Shipping")
     node.says("Replicated", "Failing")
     node.more = {"replication": reached | {"endpoint": endpoint, "adopt_after": Duration(10_000)}}
     node.again()
@@ -210,6 +221,9 @@ def _ships(node: Agent, bucket: Place) -> None:
     node.more = {"replication": reached | {"endpoint": bucket.bucket.endpoint, "interval": Duration(60_000)}}
     node.again()
     node.says("Replicated", "Shipping")
+    node.drain()
+    node.says("Drained", "Shipped")
+    node.drain(drains=False)
     node.host.repository.queues.put("q", b"waits")
     node.says("Replicated", "Behind")
 

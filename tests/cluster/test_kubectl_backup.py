@@ -86,6 +86,10 @@ def test_a_restoration_is_asked_for_before_its_repository_and_followed(
     for words in wrong:
         assert "say --backup" in person.says("restore", "flows", "--node", "worker-0", *words, code=ExitCode.USAGE)
     unwaited = ("--no-wait", "-o", "json")
+    moment = ("--place", "s3://a/b", "--at", "2026-01-31T12:00", "--queue", "q", "--id", "u" * 36)
+    some = json.loads(person.says("restore", "flows", "--node", "worker-2", *moment, *unwaited))["name"]
+    spec = fleet.get("contentrestore", some, "-n", place)["spec"]
+    assert (spec["at"], spec["queues"], spec["ids"]) == ("2026-01-31T12:00:00Z", ["q"], ["u" * 36])
     asked = person.says("restore", "flows", "--node", "worker-1", "--backup", "nightly", "--generation", "7", *unwaited)
     fleet.apply(backup(place, schedule="0 2 * * *", suspend=True))
 

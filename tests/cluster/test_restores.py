@@ -32,6 +32,9 @@ def test_a_node_is_told_before_it_begins_and_every_cell_is_met(fleet: Fleet, ope
         {"place": "/var/lib"},
         {"fromNode": "worker-1"},
         {"backup": "b", "fromNode": "../../other"},
+        {"at": "2026-01-31T12:00:00Z", "generation": 1},
+        {"at": "yesterday"},
+        {"ids": ["not-a-uuid"]},
     ):
         with pytest.raises(ClusterError, match="ContentRestore"):
             fleet.apply(restore(place, "wrong", "worker-0", **wrong))
@@ -72,10 +75,12 @@ def test_a_node_is_told_before_it_begins_and_every_cell_is_met(fleet: Fleet, ope
     looks.until("none", "Ready NoBackup", "Stalled NoBackup", "Reconciling HandsOff")
     with pytest.raises(ClusterError, match=r"spec\.generation"):
         fleet.apply(restore(place, "wrong", "worker-1", backup="nightly", generation=0))
-    fleet.apply(restore(place, "again", "worker-1", backup="nightly", generation=7))
+    asked = {"queues": ["q"], "ids": ["6b4c2f6e-0000-4000-8000-000000000000"]}
+    fleet.apply(restore(place, "again", "worker-1", backup="nightly", generation=7, **asked))
     mine = f"s3://flows/backups/{place}/flows/worker-1"
     operator.until("another place", lambda: told(fleet, place, "worker-1")["place"] == mine)
-    assert told(fleet, place, "worker-1")["backupGeneration"] == 7
+    again = told(fleet, place, "worker-1")
+    assert (again["backupGeneration"], again["queues"], again["ids"]) == (7, asked["queues"], asked["ids"])
     fleet.kubectl("annotate", "contentrepository", "flows", "ullage.dev/paused=true", *here)
     looks.until("again", "Ready HandsOff", "Stalled HandsOff")
 

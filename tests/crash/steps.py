@@ -14,6 +14,8 @@ from ullage.engine.engine import Engine
 from ullage.engine.history import Reason
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import Action, EventType, FlowFileRecord, Update
+from ullage.engine.provenance.eventfiles import encode_tables
+from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.search import search
 from ullage.engine.session import ProcessSession
 from ullage.errors import ReplayRefused, UllageError
@@ -175,6 +177,16 @@ def index(repository: Engine, clock: ManualClock) -> None:
     for type in (EventType.CREATE, EventType.DROP):
         query = EventQuery(types=[type.name])
         assert repository.history.query(query) == search(event_store(repository), None, query)
+
+
+def rewrite_events(repository: Engine, clock: ManualClock) -> None:
+    """Each event file is written anew, with the events that it has."""
+    store = event_store(repository)
+
+    def anew(file: EventFile) -> memoryview:
+        return encode_tables([table for _, table in store.event_files.scan(file)], compress=False)
+
+    store.rewrite(anew)
 
 
 def retain(repository: Engine, clock: ManualClock) -> None:

@@ -55,6 +55,7 @@ from tests.crash.steps import (
     refuse,
     replay,
     retain,
+    rewrite_events,
     rollback,
     rollover,
     settle,
@@ -211,6 +212,7 @@ DRAINS: list[Step | Restart] = [
     *[wait(50), retain],
     take("a", 1),
     *[rollover, index],
+    *[rewrite_events, index, rewrite_events],
     *[wait(100), retain, index],
     put("a", 30),
 ]

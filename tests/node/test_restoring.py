@@ -1,7 +1,12 @@
 """What a node begins with: an empty repository, or a backup that a ContentRestore brings back, from a real bucket."""
 
+import errno
+import os
+import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +24,11 @@ from ullage.contract import (
     RestoreTicket,
     RestoreTicketReport,
     TicketState,
+    time_of,
 )
+from ullage.embedded.partialrestoring import RECORDS, records_beside
+from ullage.embedded.repository import open_embedded
+from ullage.engine.opening import SALVAGING
 from ullage.errors import NotARepository
 from ullage_agent.node.objects import NodeObjectError, ObservedNode
 from ullage_agent.node.restoring import NodeRestore
@@ -202,3 +211,72 @@ def test_an_older_generation_is_brought_back_and_no_other_in_its_place(
         NodeRestore(api, settings(root, place), ManualClock(), waiting(1)).may_make(str(root))
     assert (api.told.state, "has no generation 9" in api.told.message) == (TicketState.FAILED, True)
     assert not root.exists()
+
+
+def test_a_moment_and_some_of_it_are_brought_back(tmp_path: Path, gateway: Gateway, bucket: Place) -> None:
+    """The newest generation that is not later, and of that what is asked for alone, in containers as they are here; a
+    moment before all of them, or a queue that there was not, fails in words.
+    """
+    assert bucket.bucket is not None
+    clock = ManualClock()
+    times, handles = list[str](), list[str]()
+    with open_embedded(None, document_at(tmp_path / "before"), create=True, maintain=False, clock=clock) as before:
+        for number in range(3):
+            before.queues.put("q", b"%d" % number)
+            handles.append(before.handles.put(b"handle %d" % number))
+            before.queues.put("other", b"is left there")
+            clock.advance(60)
+            before.backup(bucket.bucket, keep=ullage.Keep(last=3))
+            times.append(time_of(clock.now_millis() + 1_000))
+    place = BackupBucket(url=bucket.bucket.url, endpoint=gateway.url)
+
+    def brought(name: str, **asked: Any) -> RestoreTicketReport:
+        api = Asked(asking(RestoreTicket(id="one", place=place.url, **asked)))
+        with suppress(EnoughError):  # it failed, and waits for another one
+            NodeRestore(api, settings(tmp_path / name, place), ManualClock(), waiting(1)).may_make(str(tmp_path / name))
+        return api.told
+
+    assert brought("whole", at=times[1]).generation == 2
+    with ullage.open(tmp_path / "whole") as repository:
+        assert [each.size for each in repository.queues.flow_files("q")] == [1, 1]
+    assert brought("some", at=times[2], queues=("q",), ids=(handles[2],)).message == ""
+    with ullage.open(tmp_path / "some") as repository:
+        assert [each.name for each in repository.queues.all()] == ["q"]
+        assert repository.handles.get(handles[2]) == b"handle 2"
+    early = brought("early", at="2001-01-01T00:00:00Z")
+    assert (early.state, "goes back to" in early.message) == (TicketState.FAILED, True)
+    lacking = brought("lacking", at=times[0], ids=(handles[2],))
+    assert (lacking.state, "NotFound" in lacking.message) == (TicketState.FAILED, True)
+
+
+def test_some_of_a_backup_that_was_cut_short_is_told_of(tmp_path: Path, written: BackupBucket) -> None:
+    """What is there is no repository, and nothing is made over it."""
+    root = tmp_path / "r"
+    root.mkdir()
+    for name in ("ullage.json", SALVAGING):
+        (root / name).write_bytes(b"")
+    api = Asked(asking(RestoreTicket(id="one", place=written.url, queues=("q",))))
+    with pytest.raises(EnoughError):
+        NodeRestore(api, settings(root, written), sleep=waiting(1)).may_make(str(root))
+    assert (api.told.state, "cut short" in api.told.message) == (TicketState.FAILED, True)
+
+
+def test_records_lie_in_the_root_where_nothing_may_be_written_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a pod. What one that was killed left there goes, and nothing else does."""
+    real = tempfile.mkdtemp
+
+    def refused(suffix: str | None = None, prefix: str | None = None, dir: str | None = None) -> str:
+        if dir == str(tmp_path):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), dir)
+        return real(suffix, prefix, dir)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    root = tmp_path / "r"
+    for name in (f"{RECORDS}old", "mine"):
+        (root / name).mkdir(parents=True)
+    with records_beside(str(root)) as scratch:
+        assert Path(scratch).parent == root
+        assert {each.name for each in root.iterdir()} == {"mine", Path(scratch).name}
+    assert [each.name for each in root.iterdir()] == ["mine"]

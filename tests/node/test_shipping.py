@@ -1,5 +1,6 @@
 """What a node's object says of shipping, and which content would be lost with the node."""
 
+import msgspec
 import pytest
 
 from ullage.wire.service import ReplicationState, ReplicationStatus
@@ -59,6 +60,25 @@ def test_the_gravest_reason_is_told_and_what_has_one_copy(
         assert told.message.endswith(found.problem)
 
 
+@pytest.mark.parametrize(
+    ("found", "drained"),
+    [
+        (None, "SoleCopy"),
+        (status(), "Shipping"),
+        (status("fenced"), "SoleCopy"),
+        (status("failing"), "Shipping"),
+        (msgspec.structs.replace(status(), lag_transactions=0, lag_bytes=0), "Shipped"),
+        (msgspec.structs.replace(status(), lag_transactions=0), "Shipping"),
+        (msgspec.structs.replace(status("starting"), lag_transactions=0, lag_bytes=0), "Shipping"),
+        (msgspec.structs.replace(status("failing"), lag_transactions=0, lag_bytes=0), "Shipping"),
+        (msgspec.structs.replace(status(awaits_base=True), lag_transactions=0, lag_bytes=0), "Shipping"),
+    ],
+)
+def test_drained_is_what_the_bucket_has_wholly(found: ReplicationStatus | None, drained: str) -> None:
+    """As of now: what was so before a start, or before the bucket failed, lets no node go."""
+    assert node_shipping(found, LIVE).drained == drained
+
+
 def test_what_waits_is_no_more_than_what_lives() -> None:
     """Log waits as well, and content that has died since."""
-    assert node_shipping(status(), 0) == NodeShipping("Shipping")
+    assert node_shipping(status(), 0) == NodeShipping("Shipping", drained="Shipping")

@@ -73,6 +73,15 @@ def report(state: TicketState, **fields: Any) -> RestoreTicketReport:
     return RestoreTicketReport(id="uid-r", state=state, **fields)
 
 
+def test_what_is_asked_for_is_told_to_the_node() -> None:
+    """A moment, and parts."""
+    asked: dict[str, Any] = {"at": "2026-01-31T12:00:00Z", "queues": ("q",), "ids": ("u" * 36,)}
+    begun = decided(seeing(restore(**asked)))
+    assert ticket(begun) == RestoreTicket(id="uid-r", place=PLACE, generation=1, **asked)
+    with pytest.raises(ValueError, match="both say of when"):
+        restore(at="2026-01-31T12:00:00Z", generation=1)
+
+
 def test_a_node_is_told_with_the_first_version_of_its_object() -> None:
     """Its agent asks before it makes a repository, so it never makes an empty one; progress, and the end."""
     seen = seeing(restore())

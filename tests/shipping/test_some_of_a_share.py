@@ -64,7 +64,7 @@ def some(
 ) -> PartialRestoration:
     """As `ullage restore --queue --id` does."""
     found = FoundShare(place, repository.identity.repository)
-    return restore_some_replicated(found, str(to), WantedRecords(queues, ids), point, None)
+    return restore_some_replicated(found, str(to), WantedRecords(queues, ids), point, None, {})
 
 
 def test_a_queue_and_single_ids_come_back_as_of_a_point(repository: Engine, place: Measured, tmp_path: Path) -> None:

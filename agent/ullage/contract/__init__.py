@@ -28,6 +28,7 @@ from ullage.contract.conditions import (
     cell_of as cell_of,
 )
 from ullage.contract.fleet import (
+    DRAIN as DRAIN,
     ENGINE_FORMAT as ENGINE_FORMAT,
     FINISHED_MAX as FINISHED_MAX,
     HEARTBEAT_FIELDS as HEARTBEAT_FIELDS,

@@ -290,6 +290,16 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             ),
         ),
         ConditionRow(
+            "Drained",
+            "The node takes nothing new, and all that it holds lies in the bucket of spec.replication too: it may go.",
+            (
+                Cell(_YES, "Shipped", "the bucket has everything"),
+                Cell(_NO, "Shipping", "the bucket has yet to get what only this node has"),
+                Cell(_NO, "SoleCopy", "nothing is shipped, or not any more: what it holds lies on its disks alone"),
+                Cell(_UNKNOWN, "NotAsked", "nobody drains the node"),
+            ),
+        ),
+        ConditionRow(
             "ClockImplausible",
             "The machine's clock is not believed.",
             (

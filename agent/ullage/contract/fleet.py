@@ -26,6 +26,9 @@ from ullage.contract.window_settings import MaintenanceOperation
 REPOSITORY_LABEL: Final = "ullage.dev/repository"
 NODE_LABEL: Final = "ullage.dev/node"
 
+DRAIN: Final = "ullage.dev/drain"
+"""Annotation of a ContentRepositoryNode that somebody wants to be drained: `true`."""
+
 HEARTBEAT_SECONDS: Final = 300
 """How often an agent writes its status though nothing changed. A node that was silent for three is lost."""
 
@@ -81,6 +84,9 @@ class NodeSpec(ClusterRecord, frozen=True, kw_only=True):
 
     cordoned: bool = False
     """True while the node is unschedulable: the agent seals what it writes, and reclaims nothing."""
+
+    draining: bool = False
+    """True while the node is to be emptied of what only it has: the agent takes nothing new, and ships the rest."""
 
     ticket: Ticket | None = None
     """The permission to reclaim that holds now. Null gives none."""

@@ -13,6 +13,12 @@ from ullage.contract.conditions import CONDITIONS_MAX, Condition
 from ullage.contract.settings import API_VERSION, DNS_SUBDOMAIN, Bytes, ClusterRecord, Count, Time
 from ullage.contract.tickets import RunPhase, TicketState
 
+PARTS_MAX: Final = 100
+"""Queues, and FlowFiles and handles, that one ContentRestore names: the node's object repeats them."""
+
+Queues = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=255)], ...], Meta(max_length=PARTS_MAX)]
+Ids = Annotated[tuple[Annotated[str, Meta(min_length=36, max_length=36)], ...], Meta(max_length=PARTS_MAX)]
+
 ObjectName = Annotated[str, Meta(pattern=f"({DNS_SUBDOMAIN})|^$", max_length=253)]
 
 RESTORE_SECONDS_TOLD: Final = 30
@@ -32,7 +38,16 @@ class RestoreTicket(ClusterRecord, frozen=True, kw_only=True):
     """The generation of the ContentRepository that allows the place. The agent waits for its settings."""
 
     backup_generation: Annotated[int, Meta(ge=1)] | None = None
-    """The number of the backup's generation that is brought back. Null is the newest."""
+    """The number of the backup's generation, or of the share's point, that is brought back. Null is the newest."""
+
+    at: Time | None = None
+    """The newest generation or point that is not later than this is brought back. Null: whichever is said."""
+
+    queues: Queues = ()
+    """The names of the queues that are brought back alone. With `ids` empty too everything is."""
+
+    ids: Ids = ()
+    """The FlowFiles and handles that are brought back alone."""
 
 
 class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
@@ -82,11 +97,28 @@ class RestoreSpec(ClusterRecord, frozen=True, kw_only=True):
     """With `backup`: the node that wrote it. Empty is `node` itself."""
 
     place: Annotated[str, Meta(max_length=2048, pattern="^(s3://.*)?$")] = ""
-    """Where the backup lies, `s3://BUCKET/PREFIX`, in one of the repository's spec.service.backupBuckets."""
+    """Where the backup lies, `s3://BUCKET/PREFIX`, in one of the repository's spec.service.backupBuckets. A share that
+    spec.replication has shipped serves as well."""
 
     generation: Annotated[int, Meta(ge=1)] | None = None
-    """The number of the generation that is brought back, of those that `ullage backup list` names. Null is the newest.
-    One that is not there fails: nothing else is brought back in its place."""
+    """The number of the generation that is brought back, of those that `ullage backup list` names, or of a share's
+    point, as `ullage backup points` does. Null is the newest. One that is not there fails: nothing else is brought back
+    in its place."""
+
+    at: Time | None = None
+    """The newest generation or point that is not later than this is brought back. Null is the newest, or
+    `generation`."""
+
+    queues: Queues = ()
+    """The names of the queues that are brought back, in their order; with `ids` the node gets a new repository of these
+    alone, and no other content is fetched. With both empty everything is brought back."""
+
+    ids: Ids = ()
+    """The ids of the FlowFiles and handles that are brought back."""
+
+    def __post_init__(self) -> None:
+        if self.at is not None and self.generation is not None:
+            raise ValueError("at and generation both say of when")
 
 
 class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):

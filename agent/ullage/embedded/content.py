@@ -85,8 +85,12 @@ class QueuePut:
         self._stream.write(data)
 
     def commit(self, also: Sequence[Operation] = ()) -> None:
-        """Make it durable and show it in the queue."""
-        self._open.close()
+        """Make it durable and show it in the queue. An error leaves nothing behind."""
+        try:
+            self._open.close()
+        except BaseException:  # a small content finds its place only now, and there may be none
+            self.abandon()
+            raise
         self._session.transfer(self._flow_file, self._queue)
         self._session.commit(also)
 

@@ -6,7 +6,9 @@ Of content no more is fetched than what is chosen has. The repository is a new o
 it keeps its ids, its attributes, its content, and its order.
 """
 
+import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -39,6 +41,9 @@ from ullage.errors import NotFound, RepositoryDamaged
 from ullage.interface.repository import Bytes
 from ullage.wire.upkeep import PartialRestoration
 
+RECORDS: Final = ".ullage-records-"
+"""How the names of directories begin in which records lie while some of them are chosen."""
+
 KEPT_BYTES: Final = 8 << 20
 """A content up to this size is fetched once, though it is read twice: to be proved, and to be written."""
 
@@ -65,7 +70,7 @@ def restore_some(
     of it; DirectoryNotEmpty; RepositoryDamaged: records are not as they were written.
     """
     files, clock = files or OsFiles(), clock or Clock()
-    require_empty(files, spec)
+    require_empty(files, spec, os.path.basename(scratch))
     _fetch_records(files, place, manifest, scratch)
     disk = FailingDisk(files)
     state = _chosen(files, disk, scratch, wanted, f"generation {manifest.sequence} of {place.name}")
@@ -83,7 +88,7 @@ def restore_some_shipped(
 ) -> tuple[Salvager, int]:
     """The same of a share that is pinned, as of a point, and the number of that; `scratch` says where records go."""
     files, place, directory = OsFiles(), asked.place, scratch.storage.host_path.path
-    require_empty(files, spec)
+    require_empty(files, spec, os.path.basename(directory))
     fetched = fetch_records(files, asked, identity, scratch, lambda _: None)
     disk = FailingDisk(files)
     state = _chosen(files, disk, directory, wanted, f"point {fetched.number} of {place.name}")
@@ -97,10 +102,21 @@ def restore_some_shipped(
 @contextmanager
 def records_beside(root: str) -> Iterator[str]:
     """An empty directory for the records, until the end of the block: where a repository is made there is room, and
-    what holds the records of a large one does not fit into a folder in memory.
+    what holds the records of a large one does not fit into a folder in memory. In the root itself where nothing may be
+    written beside it, as in a pod, whose root is a volume in an image that nobody writes.
     """
     os.makedirs(os.path.dirname(root), exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".ullage-records-", dir=os.path.dirname(root)) as scratch:
+    try:
+        made = tempfile.TemporaryDirectory(prefix=RECORDS, dir=os.path.dirname(root))
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        os.makedirs(root, exist_ok=True)
+        for name in os.listdir(root):  # of one that was killed: it would keep the root from being empty for ever
+            if name.startswith(RECORDS):
+                shutil.rmtree(os.path.join(root, name))
+        made = tempfile.TemporaryDirectory(prefix=RECORDS, dir=root)
+    with made as scratch:
         yield scratch
 
 

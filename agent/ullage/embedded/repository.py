@@ -169,6 +169,12 @@ class EmbeddedRepository(Repository):
         if self._maintenance is not None:
             self._maintenance = self._maintenance.renewed()
 
+    def drain(self, *, drains: bool) -> None:
+        """Whether nothing new is taken from now on; what there is can be read, taken out and deleted, and is shipped.
+        What is being committed at this moment may still be.
+        """
+        self.engine.admission.drains = drains
+
     def lend(self, holder: str, files_max: int) -> LentFiles:
         """For a client that reads content files itself; at most so many at a time."""
         return LentFiles(self.engine, holder, files_max)
@@ -213,6 +219,7 @@ class EmbeddedRepository(Repository):
             repository=engine.identity.repository,
             is_ready=self.is_ready and self.acting.right.is_given,
             is_stopping=False,
+            drains=engine.admission.drains,
             now_millis=clock.believed_millis,
             clock=clock,
             log=LogStatus(

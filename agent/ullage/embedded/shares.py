@@ -146,11 +146,12 @@ def restore_some_replicated(
     wanted: WantedRecords,
     point: int | None,
     on_progress: Bytes | None,
+    containers: dict[str, str],
 ) -> PartialRestoration:
     """What `ullage.restore_some` promises, of a share."""
     asked = share_to_restore(found.place, found.share, point)
     identity = identity_in(asked)
-    document = document_of(identity, root, {})
+    document = document_of(identity, root, containers)
     with pinned(asked.place, asked.share, asked.base, asked.through), records_beside(root) as scratch:
         made, number = restore_some_shipped(
             asked,

@@ -22,6 +22,7 @@ from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
 from ullage.engine.files import OsFiles
+from ullage.engine.opening import IDENTITY, SALVAGING
 from ullage.engine.oserrors import is_disk_full
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
@@ -140,6 +141,7 @@ def restore_some(
     *,
     queues: Collection[str] = (),
     ids: Collection[str] = (),
+    containers: Mapping[str, str] | None = None,
     generation: int | None = None,
     on_progress: Bytes | None = None,
 ) -> PartialRestoration:
@@ -148,8 +150,8 @@ def restore_some(
     handles with these ids.
 
     All keep their ids and attributes. Of content no more is fetched than they have. The repository is a new one, and
-    has no history. `source` and `generation` as in `restore`. NotFound, and nothing is made, where the backup lacks a
-    queue or an id; DirectoryNotEmpty; NotABackup; BucketRefused; BucketUnavailable.
+    has no history. `source`, `containers` and `generation` as in `restore`. NotFound, and nothing is made, where
+    the backup lacks a queue or an id; DirectoryNotEmpty; NotABackup; BucketRefused; BucketUnavailable.
 
     >>> ids = repository.queues.put_many("orders", [b"one", b"two"])
     >>> report = repository.backup("copy")
@@ -162,14 +164,19 @@ def restore_some(
     share = share_at(source)
     if share is not None:
         with _into(root):
-            return restore_some_replicated(share, root, wanted, generation, on_progress)
+            return restore_some_replicated(share, root, wanted, generation, on_progress, dict(containers or {}))
     place = place_to_read(source)
     with reading(place, generation) as manifest, _into(root):
-        document = document_of(manifest.identity, root, {})
+        document = document_of(manifest.identity, root, dict(containers or {}))
         with records_beside(root) as scratch:
             told = on_progress or (lambda _done, _total: None)
             made = _restore_some(place, manifest, document.spec, wanted, scratch, told)
     return partial_report(document, manifest.sequence, made, on_progress)
+
+
+def is_whole(root: str | os.PathLike[str]) -> bool:
+    """Whether a repository is there, and not what `restore_some` or a salvage has left that was cut short."""
+    return os.path.exists(os.path.join(root, IDENTITY)) and not os.path.exists(os.path.join(root, SALVAGING))
 
 
 def salvage(

@@ -109,11 +109,11 @@ class Engine:
     """An open repository. Thread-safe; sessions are not.
 
     Its parts are fields, set once: `clock` for the time that is believed, `files`, `ledger`, `log`, `committer`,
-    `swap_files` and `tap` for what exists, `content` and `reader` for bytes, `queues`, `handles`, `staging`, `feeds`
-    and `flow_files` for FlowFiles, `provenance` and `history` for the past, `reclamation`, `compactor` and `account`
-    for space, the rest by its own name. `spec` is replaced by `adopt`, `identity` where a container is forgotten;
-    `restored` is what the opening found. Each of `report_listeners` is called after a run, by its thread.
-    Each part is made after those that it needs: what it may touch is what it was given there.
+    `swap_files` and `tap` for what exists, `content`, `reader` and `admission` for bytes, `queues`, `handles`,
+    `staging`, `feeds`, `flow_files` for FlowFiles, `provenance` and `history` for the past, `reclamation`,
+    `compactor`, `account` for space, the rest by its own name. `spec` is replaced by `adopt`, `identity` where
+    a container is forgotten; `restored` is what the opening found. Each of `report_listeners` is called after a run,
+    by its thread. Each part is made after those that it needs: what it may touch is what it was given there.
     """
 
     restored: RestoreReport
@@ -166,7 +166,7 @@ class Engine:
         space = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock, self.forgotten)
         self.reclamation, self.compactor, self.account = self._reclaimers(space, purges, permission)
 
-        admission = WriterAdmission(self.content, clock, self.compactor.relieve)
+        admission = self.admission = WriterAdmission(self.content, clock, self.compactor.relieve)
         shared = (self.ledger, self.committer, self.reader, admission, self.forgotten, clock, spec.provenance.enabled)
         changing = ChangingParts(*shared)
         self.set_aside = SetAsideRecords(changing, self.spaces.damages, parts.serde, self.provenance)

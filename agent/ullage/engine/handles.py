@@ -177,14 +177,14 @@ class HandleStore:
         if not contents:
             return []
         packed = packed_attributes(attributes, len(contents))
-        writer = self._parts.admission.new_writer(by)
+        writer = self._parts.admission.new_source(by)
         with GivenUpOnError(writer):
             claims = writer.put_many(contents, lifetime)
         return self.commit_new(writer, claims, packed, ttl_millis, also, by)
 
     def begin(self, lifetime: Lifetime = Lifetime.DEFAULT, by: str = "") -> "HandlePut":
         """A content that comes piece by piece, from one thread or several that take turns; see `HandlePut`."""
-        return HandlePut(self, self._parts.admission.new_writer(by), lifetime, self._parts.forgotten, by)
+        return HandlePut(self, self._parts.admission.new_source(by), lifetime, self._parts.forgotten, by)
 
     def get(
         self,

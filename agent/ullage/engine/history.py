@@ -228,8 +228,9 @@ class History:
             run = EventRun(EventType.REPLAY, 0, 1, details=details, parents=event.uuid, children=record.uuid)
             operations.append(TransactionEvents("", by, (run,)))
         claims = [] if claim is None else [claim]
+        creates = self._parts.admission.admitted(creates=True)
         self._parts.committer.commit(
-            operations, creates=True, validate=lambda: self._parts.ledger.require_usable(claims)
+            operations, creates=creates, validate=lambda: self._parts.ledger.require_usable(claims)
         )
 
 

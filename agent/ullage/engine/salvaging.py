@@ -329,11 +329,11 @@ def _require_apart(source: str, root: str) -> None:
         )
 
 
-def require_empty(files: Files, spec: ContentRepositorySpec) -> None:
-    """DirectoryNotEmpty unless a repository can be made where the spec says."""
+def require_empty(files: Files, spec: ContentRepositorySpec, beside: str = "") -> None:
+    """DirectoryNotEmpty unless a repository can be made where the spec says. `beside`: what a caller put there."""
     root = spec.storage.host_path.path
     mounts = {container.sub_path.split("/")[0] for container in spec.storage.containers}
-    mounts |= {path.split("/")[0] for path in spec.storage.provenance_directories} | {"flowfile"}
+    mounts |= {path.split("/")[0] for path in spec.storage.provenance_directories} | {"flowfile", beside}
     for directory in (root, *(os.path.join(root, container.sub_path) for container in spec.storage.containers)):
         names = files.list_directory(directory) if files.exists(directory) else []
         allowed = mounts if directory == root else set[str]()

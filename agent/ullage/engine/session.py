@@ -348,7 +348,7 @@ class ProcessSession(Closable):
             content = self._writer.sync()
             settled = settle(self._working.values(), self._parts.queues.take_positions(len(self._working)))
             operations = [*also, *self._operations(content, settled)]
-            creates = has_content or bool(self._ingested) or bool(settled.created)
+            creates = self._parts.admission.admitted(creates=has_content or bool(self._ingested or settled.created))
             if operations:
                 claims = [claim for claim in self._pinned if claim in settled.claims()]
                 validate = (lambda: self._parts.ledger.require_usable(claims)) if claims else None

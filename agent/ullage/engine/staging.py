@@ -157,7 +157,7 @@ class Staging:
             if not contents:
                 return []
             packed = packed_attributes(attributes, len(contents))
-            writer = self._parts.admission.new_writer(tenant)
+            writer = self._parts.admission.new_source(tenant)
             with GivenUpOnError(writer):
                 claims = writer.put_many(contents, lifetime)
             return self._store(write, attempt, number, writer, claims, packed)
@@ -177,7 +177,7 @@ class Staging:
             if self._is_known(write, attempt, number):
                 return list(split_uuids(write.staged(attempt, number)))
             packed = packed_attributes(attributes, 1)
-            writer = self._parts.admission.new_writer(tenant)
+            writer = self._parts.admission.new_source(tenant)
             stream = writer.stream(lifetime)
             try:
                 for piece in pieces:

@@ -54,6 +54,7 @@ STORE: Final[Refusals] = (
     *COMMIT,
     errors.TransactionTooLarge,
     errors.BackPressure,
+    errors.NodeDraining,
     errors.ContentWriteFailed,
     errors.DiskFull,
 )

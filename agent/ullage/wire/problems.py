@@ -135,6 +135,7 @@ PROBLEMS: Final = (
     Problem(errors.BucketUnavailable, "bucket-unavailable", 503, "The bucket does not answer"),
     Problem(errors.ServiceBusy, "busy", 503, "Too much is under way"),
     Problem(errors.ServiceStopping, "stopping", 503, "The service is stopping"),
+    Problem(errors.NodeDraining, "node-draining", 503, "The node takes nothing new"),
     Problem(errors.AccessUnknown, "access-unknown", 503, "Permission cannot be checked now"),
     Problem(errors.RepositoryLocked, "repository-locked", 503, "The repository is open elsewhere"),
     Problem(errors.NotRestored, "not-open", 503, "The repository is not open"),

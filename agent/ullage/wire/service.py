@@ -117,6 +117,9 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     is_stopping: bool
 
+    drains: bool = False
+    """Whether the node is being drained: it takes nothing new, and what it holds can be read, taken out and deleted."""
+
     now_millis: int
     """The time that is believed."""
 

@@ -67,6 +67,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.BucketUnavailable: ExitCode.UNREACHABLE,
     errors.ServiceBusy: ExitCode.UNREACHABLE,
     errors.ServiceStopping: ExitCode.UNREACHABLE,
+    errors.NodeDraining: ExitCode.UNREACHABLE,
     errors.BackupStopped: ExitCode.UNREACHABLE,
     errors.SessionBusy: ExitCode.UNREACHABLE,
     errors.AccessUnknown: ExitCode.UNREACHABLE,

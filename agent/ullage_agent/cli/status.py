@@ -90,6 +90,7 @@ def _lines(state: ServiceStatus) -> list[str]:
     """What there is, and what is not as it should be."""
     where = f" of node {state.node}" if state.node else ""
     ready = "ready" if state.is_ready else "not ready"
+    ready += ", drained: it takes nothing new" if state.drains else ""
     found = [
         f"repository {state.name or state.repository}{where}: {ready}",
         f"{many(state.flow_files, 'FlowFile')} in {many(state.queues, 'queue')}, {many(state.leases, 'lease')}",

@@ -10,6 +10,7 @@ from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import Group
 from ullage_agent.kubectl.backup import backup, restore
 from ullage_agent.kubectl.bundle import support_bundle
+from ullage_agent.kubectl.drain import drain
 from ullage_agent.kubectl.logs import logs
 from ullage_agent.kubectl.pins import pins
 from ullage_agent.kubectl.program import PROGRAM
@@ -23,7 +24,7 @@ CODES = (
 )
 MEANINGS = {
     ExitCode.NOT_FOUND: "no such repository, node or run, or the cluster has no Ullage",
-    ExitCode.CLOSED: "the run, backup or restoration failed, was refused by a node, or cannot begin",
+    ExitCode.CLOSED: "what was asked for failed, was refused by a node or cannot begin, or a drain saves nothing",
     ExitCode.UNREACHABLE: "the API server, or an agent, does not answer",
     ExitCode.DENIED: "you, or the account of --account, may not do this",
     ExitCode.INTERRUPTED: "interrupted with Ctrl-C; what was asked for goes on",
@@ -61,5 +62,5 @@ def app() -> None:
     """Look after the ContentRepositories of a cluster, with the rights that you have there."""
 
 
-for each in (status, plan, reclaim, backup, restore, windows, logs, pins, support_bundle):
+for each in (status, plan, reclaim, backup, restore, drain, windows, logs, pins, support_bundle):
     app.add_command(each)

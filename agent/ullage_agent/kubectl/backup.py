@@ -4,10 +4,11 @@ from typing import Any, Final
 
 import click
 
-from ullage.contract import RunPhase
+from ullage.contract import RunPhase, time_of
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import command, option
 from ullage_agent.cli.output import print_json, print_rows, say, size, tell
+from ullage_agent.cli.times import FORMS, time_option
 from ullage_agent.kubectl.cluster import BACKUPS, RESTORES, Cluster, Object
 from ullage_agent.kubectl.completion_values import node_names
 from ullage_agent.kubectl.following import followed, going_on
@@ -51,7 +52,10 @@ def backup(cluster: Cluster, name: str, bucket: str, wait: bool, timeout: float,
 @option("--backup", "source", metavar="NAME", default="", help="The ContentBackup that wrote it.")
 @option("--from-node", metavar="NAME", default="", help="With --backup: which node wrote it, if not this one.")
 @option("--place", metavar="URL", default="", help="Instead of --backup: where the backup of one node lies.")
-@option("--generation", metavar="N", type=click.IntRange(min=1), help="An older one; else the newest.")
+@option("--generation", metavar="N", type=click.IntRange(min=1), help="An older one, or a point; else the newest.")
+@option("--at", "at_millis", callback=time_option, metavar="TIME", default="", help=f"As it was then: {FORMS}")
+@option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
+@option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
 @waiting
 @timeout
 @output
@@ -64,6 +68,9 @@ def restore(
     from_node: str,
     place: str,
     generation: int | None,
+    at_millis: int | None,
+    queues: tuple[str, ...],
+    ids: tuple[str, ...],
     wait: bool,
     timeout: float,
     shape: str,
@@ -75,8 +82,11 @@ def restore(
     """
     if bool(source) == bool(place) or (from_node and place):
         raise click.UsageError("say --backup, with --from-node if another node wrote it, or --place")
+    if at_millis is not None and generation is not None:
+        raise click.UsageError("--at and --generation both say of when: leave one out")
     where = {"backup": source, "fromNode": from_node, "place": place, "generation": generation}
-    spec = {"repository": name, "node": node, **where}
+    parts = {"at": at_millis and time_of(at_millis), "queues": list(queues), "ids": list(ids)}
+    spec = {"repository": name, "node": node, **where, **parts}
     made = cluster.begin(RESTORES, name, {key: value for key, value in spec.items() if value})
     _asked(RESTORES, made, shape, wait=wait)
     if wait:

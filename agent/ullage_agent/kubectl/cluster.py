@@ -139,6 +139,15 @@ class Cluster:
             )
         return str(made["metadata"]["name"])
 
+    def annotate(self, node: Object, name: str, value: str | None) -> None:
+        """One annotation of a ContentRepositoryNode; None takes it away."""
+        metadata = node["metadata"]
+        body = {"metadata": {"annotations": {name: value}}}
+        with self.asking("patch", NODES, metadata["namespace"], metadata["name"]):
+            self.custom.patch_namespaced_custom_object(
+                GROUP, VERSION, metadata["namespace"], NODES, metadata["name"], body, _request_timeout=SECONDS_MAX
+            )
+
     def delete(self, plural: str, name: str) -> None:
         with self.asking("delete", plural, self.namespace, name):
             self.custom.delete_namespaced_custom_object(

@@ -15,7 +15,7 @@ SILENT_MILLIS: Final = 3 * HEARTBEAT_SECONDS * 1000
 
 HOPED: Final = dict.fromkeys(
     (
-        *("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "Replicated"),
+        *("Accepted", "Applied", "Reachable", "Provisioned", "Ready", "Replicated", "Drained"),
         *("BackupCurrent", "BackupVerified"),
     ),
     "True",
@@ -79,6 +79,24 @@ def _latest(found: Iterable[Object]) -> list[Object]:
     """What somebody asked for last comes first; before all of it what is in trouble."""
     ordered = sorted(found, key=lambda each: str(each["created"]), reverse=True)
     return sorted(ordered, key=lambda each: not each["trouble"])
+
+
+def drain_document(found: Object, now_millis: int) -> Object:
+    """How far one repository's part of a drained node is. An agent that was not heard of, or has yet to read that it is
+    to drain, says nothing of it.
+    """
+    spec, status = found["spec"], found.get("status") or {}
+    said = next((each for each in _conditions(status) if each["type"] == "Drained"), {})
+    age = seconds_since(status.get("heartbeat"), now_millis)
+    is_heard = age is not None and age * 1000 <= SILENT_MILLIS and spec.get("draining", False)
+    is_heard = is_heard and status.get("observedGeneration", 0) >= found["metadata"]["generation"]
+    return {
+        "namespace": found["metadata"]["namespace"],
+        "repository": spec["repository"],
+        "drained": said.get("status", "Unknown") if is_heard else "Unknown",
+        "reason": said.get("reason", "Silent") if is_heard else "Waits",
+        "soleCopyBytes": status.get("soleCopyBytes", 0),
+    }
 
 
 def node_document(found: Object, now_millis: int) -> Object:

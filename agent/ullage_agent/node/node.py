@@ -61,6 +61,9 @@ LOOK_SECONDS: Final = 60.0
 GOAL_SECONDS: Final = 600.0
 """How soon after a ticket that gave nothing back another is asked for, where compaction has a goal to hold."""
 
+DRAIN_LOOK_SECONDS: Final = 5.0
+"""The same while the node is drained: somebody waits for the end."""
+
 PERCENTAGE_STEP: Final = 1.0
 """What free space must change by to be told before the next heartbeat."""
 
@@ -136,6 +139,7 @@ class NodeAgent:
         self._threads: list[threading.Thread] = []
         self._generation_seen = 0
         self._is_seen = False
+        self._drains = False
         self._report: TicketReport | None = None
         self._wanted: tuple[MaintenanceOperation, ...] = ()
         self._space = Space()
@@ -201,11 +205,21 @@ class NodeAgent:
             with self._counting:
                 self._under.clear()
         self._tickets.take_over(ticket, is_cordoned=seen.spec.cordoned)
+        self._drain(seen.spec.draining)
         self._backups.take_over(seen.spec.backup, seen.status.backup)
         self._verifications.take_over(seen.spec.verification, seen.status.verification)
         self._restored = restoration_of(seen, self._restored)
         self._nudge()
         self._heed(seen)
+
+    def _drain(self, drains: bool) -> None:
+        """Take nothing new from now on, or take it again."""
+        if drains == self._drains:
+            return
+        # Before anything is looked at: Drained is said of a node into which nothing comes any more.
+        self._host.repository.drain(drains=drains)
+        self._drains, self._next_look = drains, 0.0
+        self._log.info("drained: nothing new is taken" if drains else "drained no more")
 
     def obey(self) -> None:
         """Run the ticket that is due, if there is one; returns when that run has ended."""
@@ -233,7 +247,7 @@ class NodeAgent:
         self._heed_settings()
         clock = self._host.clock
         if clock.monotonic() >= self._next_look:
-            self._next_look = clock.monotonic() + LOOK_SECONDS
+            self._next_look = clock.monotonic() + (DRAIN_LOOK_SECONDS if self._drains else LOOK_SECONDS)
             self._look()
         with self._writing:
             status = self.status()
@@ -367,6 +381,7 @@ class NodeAgent:
             ("DataUnavailable", *self._faults.condition()),
             ("GoalMissed", self._goal.reason, self._goal.message),
             ("Replicated", self._shipping.reason, self._shipping.message),
+            ("Drained", self._shipping.drained if self._drains else "NotAsked", ""),
             ("ClockImplausible", *self._clock.condition()),
             ("Reclaiming", "Ticket" if is_running else "Idle", ""),
             ("Degraded", *self._trouble()),

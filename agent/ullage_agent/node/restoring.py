@@ -7,8 +7,8 @@ that has gone well no empty repository is made in its place.
 
 import os
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,10 +22,13 @@ from ullage.contract import (
     RestoreTicket,
     RestoreTicketReport,
     TicketState,
+    millis_of,
     time_of,
 )
-from ullage.embedded.upkeep import restore
+from ullage.embedded.upkeep import generation_at, is_whole, restore, restore_some
 from ullage.errors import BucketUnavailable, NotARepository, UllageError
+from ullage.interface.buckets import Bucket
+from ullage.interface.repository import Bytes
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
 from ullage_agent.service.backupplaces import allowed_bucket, waits_for_credentials
 from ullage_agent.service.log import logger
@@ -56,7 +59,9 @@ class NodeRestore:
         """Whether an empty repository may be made in `root`; False: there is one, or is by now. NotARepository: one was
         here, and its volume is missing.
         """
-        while not os.path.exists(os.path.join(root, "ullage.json")):
+        # What was cut short while some of a backup was brought back is told of as failed, and not by a process that
+        # ends again and again because it cannot open it.
+        while not is_whole(root):
             try:
                 seen = self._api.read()
             except NodeObjectError as error:
@@ -102,20 +107,17 @@ class NodeRestore:
             bucket = allowed_bucket(document.spec.service.backup_buckets, ticket.place)
             if bucket.credentials_file and not os.path.exists(bucket.credentials_file):
                 return waits_for_credentials(bucket)
-            paths = {each.name: each.sub_path for each in document.spec.storage.containers if each.sub_path}
-            found = restore(
-                bucket, root, containers=paths, generation=ticket.backup_generation, on_progress=self._reach
-            )
+            found = brought_back(bucket, root, document, ticket, self._reach)
         except BucketUnavailable as error:
             return f"{type(error).__name__}: {error}"
         except UllageError as error:
             self._end(TicketState.FAILED, f"{type(error).__name__}: {error}")
             return ""
-        lost = found.backup.lost
-        words = f"the backup lacks the content of {len(lost):,} FlowFiles and handles, {lost[0].reason}" if lost else ""
-        if found.check.problems:
-            words = f"{len(found.check.problems):,} problems, {found.check.problems[0]}"
-        self._end(TicketState.COMPLETED, words, generation=found.backup.generation, lost=len(lost))
+        lost, reason = found.lost, found.reason
+        words = f"the backup lacks the content of {lost:,} FlowFiles and handles, {reason}" if lost else ""
+        if found.problems:
+            words = f"{len(found.problems):,} problems, {found.problems[0]}"
+        self._end(TicketState.COMPLETED, words, generation=found.generation, lost=lost)
         return ""
 
     def _reach(self, done: int, total: int) -> None:
@@ -139,6 +141,39 @@ class NodeRestore:
             self._api.write(NodeStatus(version=__version__, heartbeat=now, restoration=self.report))
         except NodeObjectError as error:  # whoever serves then tells it with the rest
             self._log.warning("status not written", problem=str(error))
+
+
+class BroughtBack(NamedTuple):
+    """What came of a restoration. `lost`: FlowFiles and handles without content there, `reason`: why one has none."""
+
+    generation: int
+    lost: int
+    reason: str
+    problems: Sequence[str]
+
+
+def brought_back(
+    bucket: Bucket, root: str, document: ContentRepository, ticket: RestoreTicket, reach: Bytes
+) -> BroughtBack:
+    """Make the repository of all that a ticket asks for, in containers as the settings have them."""
+    paths = {each.name: each.sub_path for each in document.spec.storage.containers if each.sub_path}
+    generation = ticket.backup_generation
+    if ticket.at is not None:
+        generation = generation_at(bucket, millis_of(ticket.at))
+    if not (ticket.queues or ticket.ids):
+        found = restore(bucket, root, containers=paths, generation=generation, on_progress=reach)
+        lost = found.backup.lost
+        return BroughtBack(found.backup.generation, len(lost), lost[0].reason if lost else "", found.check.problems)
+    some = restore_some(
+        bucket,
+        root,
+        queues=ticket.queues,
+        ids=ticket.ids,
+        containers=paths,
+        generation=generation,
+        on_progress=reach,
+    )
+    return BroughtBack(some.generation, some.lost_count, some.lost[0].reason if some.lost else "", some.check.problems)
 
 
 def restoration_of(seen: ObservedNode, known: RestoreTicketReport | None) -> RestoreTicketReport | None:

@@ -17,6 +17,8 @@ class NodeShipping(NamedTuple):
     reason: str = "NotAsked"
     message: str = ""
     sole_copy_bytes: int = 0
+    drained: str = "SoleCopy"
+    """Of a node that takes nothing new: the reason of its condition Drained."""
 
 
 def node_shipping(found: ReplicationStatus | None, live_bytes: int) -> NodeShipping:
@@ -25,7 +27,15 @@ def node_shipping(found: ReplicationStatus | None, live_bytes: int) -> NodeShipp
         return NodeShipping(sole_copy_bytes=live_bytes)
     is_known = not found.awaits_base and found.state != "fenced"
     sole = min(live_bytes, found.lag_bytes) if is_known else live_bytes
-    return NodeShipping(*_said(found), sole)
+    return NodeShipping(*_said(found), sole, _drained(found))
+
+
+def _drained(found: ReplicationStatus) -> str:
+    if found.state == "fenced":
+        return "SoleCopy"
+    # Whoever removes the node because of it is not to believe what was so before a start: the bucket was looked at.
+    has_all = found.state == "shipping" and not found.awaits_base and not (found.lag_transactions or found.lag_bytes)
+    return "Shipped" if has_all else "Shipping"
 
 
 def _said(found: ReplicationStatus) -> tuple[str, str]:

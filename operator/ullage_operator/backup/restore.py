@@ -58,6 +58,9 @@ def decide_restores(seen: Observation, hosts: Collection[str], *, is_held: bool 
                 place=status.place,
                 generation=seen.repository.generation,
                 backup_generation=each.spec.generation,
+                at=each.spec.at,
+                queues=each.spec.queues,
+                ids=each.spec.ids,
             )
         elif status.phase == RunPhase.FAILED and node not in tickets and (kept := _kept(seen, each)) is not None:
             tickets[node] = kept

@@ -23,6 +23,7 @@ from ullage.contract import (
 from ullage_operator.agents.rollout import Rollout, rollout
 from ullage_operator.backup.decide import BackupDecision, decide_backups
 from ullage_operator.backup.restore import RestoreDecision, decide_restores
+from ullage_operator.node.draining import drains
 from ullage_operator.node.runs import expired, finished_on, is_called_off, next_millis, runs_due
 from ullage_operator.node.tickets import TicketSchedule, TicketScheduler
 from ullage_operator.objects import rounded, soonest
@@ -137,7 +138,6 @@ def _nodes(
     restores: RestoreDecision,
 ) -> tuple[dict[str, NodeSpec], list[NodeObject]]:
     """What the node objects shall say, and which shall go."""
-    cordoned = {cluster_node.name for cluster_node in seen.cluster_nodes if cluster_node.is_cordoned}
     nodes, released = dict[str, NodeSpec](), list[NodeObject]()
     for node in sorted({*hosts, *seen.objects}):
         found = seen.objects.get(node)
@@ -158,7 +158,8 @@ def _nodes(
             )
         nodes[node] = msgspec.structs.replace(
             kept,
-            cordoned=node in cordoned,
+            cordoned=(host := placement.nodes.get(node)) is not None and host.is_cordoned,
+            draining=drains(seen.repository, None if is_lost else found, host, placement.hosts),
             deferral=schedule.deferrals.get(node),
             restoration=restores.tickets.get(node),  # one that was given up is made anew at once
             certificate=seen.certificates.get(node),

@@ -21,7 +21,7 @@ from ullage.engine.forking import lose
 from ullage.engine.model import BLOCK_BYTES, NO_CONTENT, ClaimBlocks, Content, ContentClaim, Lifetime, Operation
 from ullage.engine.oserrors import is_disk_full
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, SessionMisuse
+from ullage.errors import BackPressure, ContentMissing, ContentWriteFailed, DiskFull, NodeDraining, SessionMisuse
 
 GATHER_BYTES = 256 << 10
 """Small claims are written together from this size on, and the kernel is asked to start on them at once: what it has
@@ -393,16 +393,33 @@ class WriterAdmission:
         self._store = store
         self._clock = clock
         self._relieve = relieve
+        self.drains = False
+        """Whether nothing new is taken any more."""
 
     def new_writer(self, tenant: str = "") -> ContentWriter:
         """For one session, or one handle. Whose it is counts where tenants are isolated; nobody's share files."""
         return ContentWriter(self._store, self.take, tenant)
 
+    def new_source(self, tenant: str = "") -> ContentWriter:
+        """The same for what does nothing but store. NodeDraining: also of what would have no content."""
+        self.admitted(creates=True)
+        return self.new_writer(tenant)
+
+    def admitted(self, *, creates: bool) -> bool:
+        """Whether it creates. NodeDraining if it does, and nothing new is taken: what only takes away goes on."""
+        if creates and self.drains:
+            raise NodeDraining(
+                "this node is being drained, and takes nothing new: write to another one. What it holds can be read, "
+                "taken out and deleted"
+            )
+        return creates
+
     def take(self, lifetime: Lifetime, length: int = 0, tenant: str = "") -> WritableClaim:
         """A resource claim to append to, in a container whose quota has `length` bytes left.
 
-        BackPressure if no container has room within a bounded wait, DiskFull if no quota allows `length`.
+        BackPressure if no container has room within a bounded wait, DiskFull if no quota allows `length`; NodeDraining.
         """
+        self.admitted(creates=True)  # here too: a stream that began before may go on for days
         while (writable := self._store.take(lifetime, length, tenant)) is None:
             self._await_room()
         return writable

@@ -28,6 +28,10 @@ class Subject:
         core = {"uuid": flow_file, "filename": flow_file, "path": "./"} if self._is_core else {}
         return self._is_in({**core, **attributes})
 
+    def shares(self, attributes: Mapping[str, str]) -> bool:
+        """Whether one of the values that make the subject is among these."""
+        return any(attributes.get(name) == value for name, value in self._where.items())
+
     def has_aside(self, aside: SetAside) -> bool:
         """Whether a record that can't be used may be the subject's: it holds all the values somewhere, or names it."""
         if any(map(self.has, aside.flow_files)):

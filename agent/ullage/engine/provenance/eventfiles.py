@@ -53,17 +53,7 @@ def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compre
     """Build a whole event file, a row group at a time. Each is compressed while the next one is made."""
     sink = pa.BufferOutputStream()
     times: list[int] = []
-    with (
-        pq.ParquetWriter(
-            sink,
-            schema(),
-            compression="zstd" if compress else "none",
-            use_dictionary=DICTIONARIES,
-            write_page_checksum=True,
-            write_statistics=BOUNDED,
-        ) as writer,
-        Beside[None]() as beside,
-    ):
+    with _writing(sink, compress=compress) as writer, Beside[None]() as beside:
         for chunk in chunks(series, ROW_GROUP_ROWS, ROW_GROUP_BYTES):
             millis = [each.told.millis for each in chunk]
             # Not the first and the last: wall time jumps, and orders nothing.
@@ -71,6 +61,26 @@ def encode(series: Iterable[Series], queue_name: Callable[[int], str], *, compre
             # Compressing gives the interpreter away, so the next row group is made meanwhile.
             beside.begin(partial(writer.write_batch, to_batch(chunk, queue_name)))
     return Written(memoryview(sink.getvalue()), min(times), max(times))
+
+
+def encode_tables(tables: Iterable[pa.Table], *, compress: bool) -> memoryview:
+    """Build a whole event file of row groups that another one has, as they are or changed."""
+    sink = pa.BufferOutputStream()
+    with _writing(sink, compress=compress) as writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=table.num_rows)
+    return memoryview(sink.getvalue())
+
+
+def _writing(sink: pa.BufferOutputStream, *, compress: bool) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        sink,
+        schema(),
+        compression="zstd" if compress else "none",
+        use_dictionary=DICTIONARIES,
+        write_page_checksum=True,
+        write_statistics=BOUNDED,
+    )
 
 
 def why_untellable(series: Iterable[Series], queue_name: Callable[[int], str]) -> str:
@@ -126,6 +136,13 @@ class EventFiles:
             self.forget(file)
             if self._files.exists(self.path(file)):
                 self._files.unlink(self.path(file))
+
+    def sync_names(self) -> None:
+        """Make it durable which files there are: one that was removed does not come back after a crash."""
+        for directory in self._directories:
+            parent = os.path.join(self._root, directory)
+            if self._files.exists(parent):
+                self._files.sync_directory(parent)
 
     def forget(self, file: EventFile) -> None:
         """Close a file that nobody is expected to read again soon."""

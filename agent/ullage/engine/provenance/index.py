@@ -120,6 +120,15 @@ class ProvenanceIndex:
             raise failures[0]
         return indexed
 
+    def forget(self, file: EventFile) -> None:
+        """Drop, durably, what is indexed of a file whose events are about to change; a later step makes it anew."""
+        with self._step_lock:
+            shard = _shard_of(self._opened(), _firsts_of(self._opened()), file)
+            if shard is not None:
+                self._replace([shard], [])
+            if self._files.exists(self._directory):
+                self._files.sync_directory(self._directory)
+
     def lookup(self, query: EventQuery) -> FileLookup | None:
         """Begin to answer a query. None: no help."""
         asked = conditions(query, self._settings)

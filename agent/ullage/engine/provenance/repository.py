@@ -7,6 +7,7 @@ import msgspec
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.events import EventId, ProvenanceEvent
 from ullage.engine.provenance.index import ProvenanceIndex
+from ullage.engine.provenance.manifest import EventFile
 from ullage.engine.provenance.query import Page, event_at, possible
 from ullage.engine.provenance.scan import EventColumns, scan
 from ullage.engine.provenance.search import search
@@ -48,6 +49,18 @@ class FileProvenanceRepository(ProvenanceStore):
     def index_step(self) -> int:
         index = self._opened_index()
         return 0 if index is None else index.step()
+
+    def rewrite(self, anew: Callable[[EventFile], memoryview | None]) -> int:
+        index = self._opened_index()
+
+        def forgotten(file: EventFile) -> memoryview | None:
+            data = anew(file)
+            # Before the file is replaced: after a crash between the two nothing would say that its terms are to go.
+            if data is not None and index is not None:
+                index.forget(file)
+            return data
+
+        return super().rewrite(forgotten)
 
     def close(self) -> None:
         super().close()

@@ -261,6 +261,33 @@ class ProvenanceStore:
             self.event_files.remove(files[:count])
             return count
 
+    def rewrite(self, anew: Callable[[EventFile], memoryview | None]) -> int:
+        """Put other bytes in the place of event files; returns of how many. Each holds as many events as before, with
+        the same numbers, in row groups of the same length; `anew` says None of a file that stays.
+
+        write the new file, sync | replace manifest | unlink the old one
+                                 ^ commit point: a crash leaves a leftover, on the one side or the other
+        """
+        with self._drain_lock:
+            self._be_certain()
+            count = 0
+            for file in self.manifest.files:
+                data = anew(file)
+                if data is not None:
+                    self._rewrite(file, data)
+                    count += 1
+            # Also where nothing was left to do: a crash may have come between the unlinking and this.
+            self.event_files.sync_names()
+            return count
+
+    def _rewrite(self, file: EventFile, data: memoryview) -> None:
+        name = _other_name(file.name)
+        self.event_files.write(file.directory, name, data)
+        new = msgspec.structs.replace(file, name=name, bytes=len(data), crc=crc32c(data))
+        files = tuple(new if each is file else each for each in self.manifest.files)
+        self._replace(msgspec.structs.replace(self.manifest, files=files))
+        self.event_files.remove([file])
+
     def snapshot(self) -> tuple[ProvenanceManifest, list[Numbered]]:
         """The event files, and the durable transactions that are not in them: together all events, none twice."""
         self.tail.settle(self._durable())
@@ -428,3 +455,9 @@ class ProvenanceStore:
         """
         if self._attempted is not None:
             self._replace(self.manifest)
+
+
+def _other_name(name: str) -> str:
+    """Of what takes a file's place: it can't have the name of one that is listed, nor one that a rollover may give."""
+    first, _, number = name.removesuffix(SUFFIX).partition("-")
+    return f"{first}-{int(number or 0) + 1}{SUFFIX}"

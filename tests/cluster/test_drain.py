@@ -1,0 +1,68 @@
+"""Nodes that are drained, on a real API server with the operator and `kubectl ullage drain`; agents are played."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.cluster.fleet import Fleet
+from tests.cluster.operator_process import Operator, now_text, objects, repository, say_ready
+from tests.cluster.test_kubectl import Person
+from tests.cluster.test_kubectl_backup import finished
+from ullage_agent.cli.exits import ExitCode
+
+NODE = "worker-0"
+
+
+def draining(fleet: Fleet, place: str, node: str = NODE) -> bool:
+    return bool(objects(fleet, place)[node]["spec"].get("draining"))
+
+
+def test_a_cordoned_node_is_drained_where_it_can_be_shipped(fleet: Fleet, operator: Operator, place: str) -> None:
+    """As soon as the repository ships; uncordoned it takes content again."""
+    operator.runs(place)
+    fleet.kubectl("cordon", NODE)
+    try:
+        operator.until("the cordon is seen", lambda: objects(fleet, place)[NODE]["spec"].get("cordoned", False))
+        assert not draining(fleet, place)
+        fleet.apply(repository(place, {"replication": {"mode": "Async", "url": "s3://flows/r"}}))
+        operator.until("it is drained", lambda: draining(fleet, place))
+        assert not draining(fleet, place, "worker-1")
+    finally:
+        fleet.kubectl("uncordon", NODE)
+    operator.until("it is drained no more", lambda: not draining(fleet, place))
+
+
+def test_whoever_drains_a_node_learns_when_it_may_go(fleet: Fleet, operator: Operator, place: str) -> None:
+    """What the agent said before it was told to drain does not count; a sole copy ends the waiting with a code."""
+    person = Person(fleet, place, fleet.kubeconfig)
+    operator.runs(place)
+    say_ready(fleet, place, NODE, **_says("True", "Shipped", observedGeneration=1))
+    assert "no repository of namespace" in person.says("drain", "nowhere", code=ExitCode.NOT_FOUND)
+
+    def play(status: str, reason: str, **more: Any) -> Callable[[], None]:
+        def done() -> None:
+            operator.until("it is drained", lambda: draining(fleet, place))
+            generation = objects(fleet, place)[NODE]["metadata"]["generation"]
+            say_ready(fleet, place, NODE, **_says(status, reason, observedGeneration=generation, **more))
+
+        return done
+
+    code, said, complaints = finished(operator, person, "drain", NODE, play=play("True", "Shipped"))
+    assert (code, f"{NODE} takes nothing new" in complaints) == (0, True), complaints
+    assert said.splitlines()[-1] == "drained: nothing is lost with the node"
+    alone = play("False", "SoleCopy", soleCopyBytes=7)
+    code, said, _ = finished(operator, person, "drain", NODE, "-o", "json", play=alone)
+    [told] = json.loads(said)["repositories"]
+    assert (code, told["reason"], told["soleCopyBytes"]) == (ExitCode.CLOSED, "SoleCopy", 7)
+    play("False", "Shipping")()
+    assert "flows (Shipping)" in person.says("drain", NODE, "--timeout", "0", code=ExitCode.UNREACHABLE)
+
+    person.says("drain", NODE, "--undo")
+    operator.until("it is drained no more", lambda: not draining(fleet, place))
+
+
+def _says(status: str, reason: str, **more: Any) -> dict[str, Any]:
+    now = now_text()
+    said = [("Ready", "True", "Serves"), ("Drained", status, reason)]
+    conditions = [{"type": t, "status": s, "reason": r, "lastTransitionTime": now} for t, s, r in said]
+    return {"conditions": conditions, **more}
