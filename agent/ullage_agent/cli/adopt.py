@@ -18,7 +18,7 @@ from ullage_agent.cli.output import bar, many, print_json, say, size, tell
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
 )
-@option("--node-is-off", is_flag=True, help="The node that wrote it is off: what it has not shipped is left behind.")
+@option("--node-is-off", is_flag=True, help="The node that wrote it is off: wait for no lease of its.")
 @option("--check", is_flag=True, help="Read everything once more before it is served, and not behind that.")
 @option("--node", default="", metavar="NAME", help="Who adopts it, as others are told; else this machine's name.")
 @on_bucket
@@ -37,6 +37,9 @@ def adopt(
     From here on the node that wrote there is fenced, also if it comes back and starts: it ships nothing any more. All
     that the bucket has is in ROOT then, FlowFiles in their places and handles under their ids, every byte checked
     as it came. Whoever serves it reads it once more, in the background.
+
+    Where it served by a lease (spec.replication.adoptAfter), this waits until that can hold no more; else somebody has
+    to say that the node is off. What it acknowledged and had not shipped is left behind.
 
     Interrupted, nobody writes the share: say it again, and it goes on with what is in ROOT.
     """

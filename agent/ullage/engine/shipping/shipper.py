@@ -22,6 +22,7 @@ from ullage.engine.shipping.basing import FrozenMoment, keep_mostly_live, missin
 from ullage.engine.shipping.contentpack import PACK_CONTENTS_MAX, pack_length, pack_pieces
 from ullage.engine.shipping.history import KnownShare, ShippedMark, known_share, leave_mark, take_mark
 from ullage.engine.shipping.lastlook import LastLook
+from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
@@ -73,8 +74,16 @@ class _ObjectUnderWay:
 class Shipper:
     """One share of an open repository. For one thread, but for `figures`, which is replaced whole."""
 
-    def __init__(self, parts: ShippingParts, place: SharePlace, owner: str, limits: ShippingLimits = DEFAULTS) -> None:
-        """`owner` is who writes, for people. Call `begin` once the repository is open."""
+    def __init__(
+        self,
+        parts: ShippingParts,
+        place: SharePlace,
+        owner: str,
+        limits: ShippingLimits = DEFAULTS,
+        lease: OwnedLease | None = None,
+    ) -> None:
+        """`owner` is who writes, for people; `lease` what it serves by. Call `begin` once the repository is open."""
+        self._lease = lease
         self._parts = parts
         self._place = place
         self._owner = owner
@@ -117,7 +126,9 @@ class Shipper:
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         adoption = self._parts.identity().adoption
         try:
-            writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde, adoption=adoption)
+            writer = LogWriter.begin(
+                self._place, self._share, self._owner, self._parts.serde, adoption=adoption, lease=self._lease
+            )
         except ShareFenced:
             self._part()
             raise
