@@ -5,7 +5,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from tests.storage_reader import FORMAT, require
+from tests.storage_claims import require
+from tests.storage_reader import FORMAT
 
 
 def lay_out(backup: Path, root: Path) -> None:

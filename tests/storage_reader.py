@@ -16,6 +16,8 @@ import msgspec
 from crc32c import crc32c
 from pyarrow import parquet
 
+from tests.storage_claims import Damaged, claims_in, require
+
 FORMAT = 1
 SERDE = "ullage-msgpack", 1
 BLOCK = 256 << 10
@@ -36,10 +38,6 @@ EVENT_TYPES = (
 )
 FRAME_HEADER = 40
 STAGED = (1 << 63) - 1
-
-
-class Damaged(Exception):
-    """The files are not what docs/storage.md describes."""
 
 
 class ReadFlowFile(NamedTuple):
@@ -172,6 +170,7 @@ class StorageReader:
                 _millis, operations = msgspec.msgpack.decode(frame.payload)
                 self._apply(operations)
                 self._tell(frame.id, operations)
+        self._require_claims()
         return last_id
 
     def _chain(self, directory: Path, partition: int, first: int) -> list[_Frame]:
@@ -284,6 +283,16 @@ class StorageReader:
             if not gone >> number & 1:
                 require(uuid not in self._records, "a handle in two places")
                 self._records[uuid] = [uuid, 0, *msgspec.msgpack.decode(row)]
+
+    def _require_claims(self) -> None:
+        """Beside each run of handles there is one of what all its rows claim, and there is no other."""
+        told = {number for space, number in self._runs if space == "claims"}
+        require(told == {number for space, number in self._runs if space == "handles"}, "runs of claims")
+        for number in told:
+            rows = self._run(self._runs["handles", number])
+            claims = [msgspec.msgpack.decode(row)[0] for _, row in rows]
+            wanted = [(row, claim) for row, claim in enumerate(claims) if claim is not None]
+            require(sorted(claims_in(list(self._run(self._runs["claims", number])))) == wanted, f"claims {number}")
 
     def _update(self, update: list[Any]) -> None:
         uuid, queue, queued, content, set_attributes, remove_attributes, expires_millis, deleted_millis = update[:8]
@@ -477,9 +486,3 @@ def _uuids(joined: bytes) -> list[bytes]:
 def _format(uuid: bytes) -> str:
     digits = uuid.hex()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-
-
-def require(is_so: bool, what: str) -> None:
-    """Damaged, unless it is so."""
-    if not is_so:
-        raise Damaged(what)

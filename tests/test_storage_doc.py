@@ -14,7 +14,8 @@ from tests.backup_reader import lay_out
 from tests.engine.provenance.history import history
 from tests.golden import make as golden
 from tests.golden.make import GOLDEN_ANSWERS, golden_spec
-from tests.storage_reader import Damaged, ReadFlowFile, StorageReader
+from tests.storage_claims import Damaged
+from tests.storage_reader import ReadFlowFile, StorageReader
 from tests.support import ManualClock, committing
 from ullage.engine import model
 from ullage.engine.content import writer

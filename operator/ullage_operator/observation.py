@@ -79,6 +79,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
     release: str = ""
     """What its annotation says; see RELEASE."""
 
+    generation: int = 0
     drain: str = ""
     """What its annotation says; see DRAIN."""
 
@@ -120,6 +121,7 @@ class NodeObject(msgspec.Struct, frozen=True, kw_only=True):
             finalizers=tuple(metadata.get("finalizers") or ()),
             is_going="deletionTimestamp" in metadata,
             release=(metadata.get("annotations") or {}).get(RELEASE, ""),
+            generation=metadata.get("generation", 0),
             drain=(metadata.get("annotations") or {}).get(DRAIN, ""),
             version=metadata["resourceVersion"],
             created=metadata.get("creationTimestamp", ""),

@@ -59,6 +59,9 @@ HANDLE_RUN_ERRORS: list[Step | Restart] = [
     broken(cool, fails("sync", "*/handles/*.run"), fails("unlink", "*/handles/*.run")),
     broken(cool, fails("sync_directory", "*/runs/handles")),
     broken(cool, fails("size", "*/handles/*.run", times=2)),
+    broken(cool, fails("write", "*/claims/*.run")),
+    broken(cool, fails("sync", "*/claims/*.run"), fails("unlink", "*/claims/*.run")),
+    broken(cool, fails("sync_directory", "*/runs/claims")),
     *[broken(cool, fails("write", "*/snapshot.partial")), cool, revise, rest(70)],
     *[broken(cool, fails("rename", "*/snapshot.partial")), revise, checkpoint],
 ]

@@ -9,6 +9,7 @@ from tests.operator.support import HOUR, NOW, SETTINGS, changed, document, fleet
 from ullage.contract import Deferral, PlanningResult, PlanningStatus, RepositoryStatus, time_of
 from ullage_operator.agents import pods
 from ullage_operator.agents.claims import claim_objects
+from ullage_operator.node.draining import guarded
 from ullage_operator.observation import Blockers, ObservedPlanning
 from ullage_operator.planning.build import run_object
 from ullage_operator.repository import build
@@ -41,6 +42,12 @@ def tickets(spec: dict[str, Any]) -> object:
     }
     decision = decide(fleet(10, spec, objects=objects, blockers=Blockers(by_node=busy)), SETTINGS)
     return [name for name, made in decision.nodes.items() if made.ticket is not None]
+
+
+def kept(spec: dict[str, Any]) -> object:
+    """Which nodes are kept from autoscalers."""
+    seen = fleet(2, spec)
+    return guarded(seen, decide(seen, SETTINGS).nodes)
 
 
 def planned(spec: dict[str, Any]) -> object:
@@ -103,6 +110,7 @@ CASES = {
     "replication.credentialsSecret": Case(
         {"replication": {**SHIPPED, "credentialsSecret": "keys"}}, built, {"replication": SHIPPED}
     ),
+    "replication.guard": Case({"replication": {"guard": True}}, kept),
     "maintenance.maxConcurrentNodes": Case({"maintenance": {"maxConcurrentNodes": 3}}, tickets),
     "maintenance.blockers.sparkPods.mode": Case(blocking(mode="Ignore"), tickets, ALL_NODES),
     "maintenance.blockers.sparkPods.maxDefer": Case(blocking(maxDefer="1h"), tickets, ALL_NODES),

@@ -73,6 +73,10 @@ class ReplicationSettings(Settings, frozen=True, kw_only=True):
     retention: Duration = Duration(86_400_000)
     """How long the bucket can be restored to a point in the past. What dies stays there so long."""
 
+    guard: bool = False
+    """In a cluster, whether nodes with content are kept from autoscalers and from `kubectl drain` until they are
+    drained: each gets a pod that may not be evicted, in any mode. A node whose condition Drained is True has none."""
+
 
 def replication_problems(settings: ReplicationSettings) -> Iterator[str]:
     """What contradicts what."""

@@ -16,7 +16,7 @@ from ullage.engine.content.availability import Damage
 from ullage.engine.documents import unavailable_event_file, unavailable_run
 from ullage.engine.files import Files
 from ullage.engine.lanes import in_lanes
-from ullage.engine.ledger.blockrows import BLOCKS_SPACE
+from ullage.engine.ledger.keyspaces import FOLLOWING
 from ullage.errors import ContentMissing
 from ullage.wire.unavailable import UnavailableContent
 
@@ -109,7 +109,7 @@ class Copier:
         except ContentMissing as error:
             if not file.directory:
                 raise
-            if file.directory == RUNS_DIRECTORIES[BLOCKS_SPACE]:
+            if file.directory in [RUNS_DIRECTORIES[space] for space in FOLLOWING]:
                 return _Copy(None)  # nothing is lost: what it held is worked out again
             named = unavailable_run if is_run(file) else unavailable_event_file
             # A restored repository goes on without them.

@@ -427,7 +427,7 @@ class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
     key the run counts whose `through` is greatest: its own number or, of one that was merged from others, the greatest
     of theirs. `given_up` are the numbers (u32 each) of blocks that could not be read, and that a person does without; a
     run of no rows is given up whole. `gone` has a bit for each row, the lowest bit of a byte first: of a run of handles
-    those that left it. Empty: none did.
+    those that left it. Empty: none did. A run of claims has the number of the run of handles that it is about.
     """
 
     number: Whole

@@ -65,6 +65,7 @@ def agent_document(repository: RepositoryObject, *, is_pending: bool = False) ->
         container["mounted"] |= container.pop("localPersistentVolume") is not None
     for field in ("maxConcurrentNodes", "blockers"):
         document["spec"]["maintenance"].pop(field, None)
+    document["spec"]["replication"].pop("guard", None)
     for bucket in (*document["spec"]["service"]["backupBuckets"], document["spec"]["replication"]):
         if secret := bucket.pop("credentialsSecret", ""):
             bucket["credentialsFile"] = f"{BUCKETS}/{secret}/{CREDENTIALS}"

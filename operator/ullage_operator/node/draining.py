@@ -1,10 +1,10 @@
 """Which nodes take nothing new, and ship what only they have, since they are to go. Pure."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
-from ullage.contract import ReplicationMode
+from ullage.contract import ConditionStatus, NodeSpec, ReplicationMode
 from ullage_operator.objects import RepositoryObject
-from ullage_operator.observation import ClusterNode, NodeObject
+from ullage_operator.observation import ClusterNode, NodeObject, Observation
 
 
 def drains(
@@ -20,3 +20,26 @@ def drains(
     if repository.spec.replication.mode == ReplicationMode.NONE or host is None:
         return False
     return host.is_cordoned or host.name not in hosts
+
+
+def is_drained(found: NodeObject) -> bool:
+    """Whether nothing is lost with the node: its agent says so, and has read that it is to take nothing new. What it
+    said of an earlier drain is about what it held then.
+    """
+    has_read = found.spec.draining and found.status.observed_generation >= found.generation
+    said = ("Drained", ConditionStatus.TRUE)
+    return has_read and any((each.type, each.status) == said for each in found.status.conditions)
+
+
+def guarded(seen: Observation, nodes: Mapping[str, NodeSpec]) -> list[str]:
+    """The nodes that are kept from whoever removes nodes: those that are there, hold content, and are not drained."""
+    if not seen.repository.spec.replication.guard:
+        return []
+    there = {each.name for each in seen.cluster_nodes}
+    return [node for node in sorted(nodes) if node in there and _is_guarded(seen.objects.get(node), nodes[node])]
+
+
+def _is_guarded(found: NodeObject | None, wanted: NodeSpec) -> bool:
+    if found is None or found.is_released or not (found.status.repository_uuid or found.trouble):
+        return False
+    return not (wanted.draining and is_drained(found))

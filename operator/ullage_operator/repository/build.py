@@ -8,6 +8,7 @@ import yaml
 
 from ullage.contract import AuthMode, NetworkPeer, NodeSpec, TlsMode, document_of, object_name
 from ullage_operator.agents.claims import claim_objects
+from ullage_operator.agents.guards import guard_objects
 from ullage_operator.agents.pods import (
     FILE,
     HELPER_RESOURCES,
@@ -17,6 +18,7 @@ from ullage_operator.agents.pods import (
     directory_volume,
 )
 from ullage_operator.agents.rollout import stateful_sets
+from ullage_operator.node.draining import guarded
 from ullage_operator.objects import (
     CONTENT,
     MANAGED,
@@ -80,6 +82,7 @@ def desired(seen: Observation, decision: Decision, settings: OperatorSettings) -
     objects += endpoint_slices(repository, seen.agents, repository.ports)
     if spec.storage.local_persistent_volume is not None:
         objects += stateful_sets(seen, tuple(decision.nodes), decision.rollout, settings)
+    objects += guard_objects(repository, image, guarded(seen, decision.nodes), pods=settings.pods)
     if spec.planning.schedule:
         objects += account_objects(repository)
     if spec.auth.mode == AuthMode.KUBERNETES and not settings.namespaces:

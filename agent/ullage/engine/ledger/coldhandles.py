@@ -38,13 +38,25 @@ Mended = Callable[[int, int], object]
 """Is told by a run's number of a block that can be read after all."""
 
 
+class BesideRun(NamedTuple):
+    """The run of what the handles of a run claim; None: its head cannot be read."""
+
+    listed: RunFile
+    run: RowRun | None
+
+
 class ColdRun:
     """A run of handles, open for reading. Thread-safe; `gone` is changed under the ledger's lock."""
 
-    def __init__(self, listed: RunFile, run: RowRun | None, cache: BlockCache[RowBlock]) -> None:
-        """`run` is None where its head cannot be read: then nobody knows what it holds."""
+    def __init__(
+        self, listed: RunFile, run: RowRun | None, claims: BesideRun | None, cache: BlockCache[RowBlock]
+    ) -> None:
+        """`run` is None where its head cannot be read: then nobody knows what it holds. `claims` are none where the
+        snapshot's record of them was set aside.
+        """
         self.listed = listed
         self.run = run
+        self.claims = claims
         self.gone = bytearray(listed.gone or bytes(-(-listed.rows // 8)))
         self.count = 0
         """How many of its rows are handles, those of blocks that cannot be read included."""
@@ -126,10 +138,14 @@ class ColdRun:
 
     def rows(self, number: int) -> PackRows:
         """What all rows of a block say, gone or not. BlockDamaged."""
+        return self.read(number)[1]
+
+    def read(self, number: int) -> tuple[RowBlock, PackRows]:
+        """A block, and what all its rows say, gone or not. BlockDamaged."""
         assert self.run is not None, "a run that cannot be read has no blocks"
         block = self.block(number)
         try:
-            return read_rows(list(split_uuids(block.packed_keys)), block.ends, block.values)
+            return block, read_rows(list(split_uuids(block.packed_keys)), block.ends, block.values)
         except UNDECODABLE as error:
             raise self.undecodable(number, error) from error
 
@@ -166,6 +182,10 @@ class ColdRun:
         if self.run is None:
             return not self.count
         return {*self._unread, *self._doubted} <= set(self._given_up)
+
+    def is_given_up(self, row: int) -> bool:
+        """Whether a person does without a row."""
+        return self.run is not None and bool(self._given_up) and self.run.block_with(row) in self._given_up
 
     def has_given_up(self, block: int | None) -> bool:
         """Whether a person does without one of its blocks, or without all of them."""
@@ -219,6 +239,10 @@ class ColdPart(NamedTuple):
     def size(self) -> int:
         """How many rows there are, gone ones included."""
         return self.run.listed.rows
+
+    def has(self, row: int) -> bool:
+        """Whether a row is a handle."""
+        return not self.gone[row >> 3] & 1 << (row & 7) and not self.run.is_given_up(row)
 
     def with_those_of(self, later: "ColdPart") -> "ColdPart":
         """These, and what the same run has at a later moment."""
@@ -295,6 +319,9 @@ class ColdHandles:
         self.listed: dict[int, RunFile] = {}
         """While a snapshot is read: the runs that it lists."""
 
+        self.listed_claims: dict[int, RunFile] = {}
+        """And the runs of claims beside them, by number: each has that of its run of handles."""
+
         self.shares = ColdShares()
         """What they keep alive, by resource claim."""
 
@@ -331,6 +358,13 @@ class ColdHandles:
     def all(self) -> tuple[RunFile, ...]:
         """The runs that count, as they are listed."""
         return (*(run.listed for run in self.runs if run.listed.rows), *self.listed.values())
+
+    def all_claims(self) -> tuple[RunFile, ...]:
+        """The runs of claims beside those."""
+        return (
+            *(run.claims.listed for run in self.runs if run.listed.rows and run.claims is not None),
+            *self.listed_claims.values(),
+        )
 
     def find(self, uuid: bytes) -> FoundHandle | None:
         """A handle. RepositoryDamaged where a block may have it that cannot be read."""
@@ -403,6 +437,12 @@ class ColdHandles:
         if self.is_loaded:
             raise LookupError(f"run {listed.number} of handles is listed by no snapshot")
         self.listed[listed.number] = listed
+
+    def list_claims(self, listed: RunFile) -> None:
+        """A snapshot lists a run of claims."""
+        if self.is_loaded:
+            raise LookupError(f"run {listed.number} of claims is listed by no snapshot")
+        self.listed_claims[listed.number] = listed
 
     def freeze(self) -> ColdMoment:
         """Those of this moment."""

@@ -1,8 +1,8 @@
 """Handles on disk: a checkpoint writes those that rest as a run, and runs are merged as they become many.
 
-    packs, as frozen | written as run 3, synced, its name too | snapshot that lists 1 2 3 synced | rename | packs let go
-    runs 1 2 | merge: 3 written, synced | snapshot that lists 3 in their place synced | rename | 1 2 unlinked
-                                                                                        ^ commit point
+    packs, as frozen | run 3 and its claims written, synced | snapshot that lists 1 2 3 | rename | packs let go
+    runs 1 2 | merge: 3 written, synced | snapshot that lists 3 in their place          | rename | 1 2 unlinked
+                                                                                          ^ commit point
 
 Until the rename memory has all that the new run holds; from then on each handle moves, a pack at a time, unless it is
 another one by then. Not all leave memory: those with an end, which is near or may be looked for, and those whose
@@ -16,15 +16,17 @@ from heapq import merge as heap_merge
 from itertools import compress
 from typing import Final, NamedTuple
 
+from ullage.engine.ledger.claimrows import RESOURCE_BITS
+from ullage.engine.ledger.claimruns import BYTES_OF_CLAIM, ClaimRuns, NewHandles, WrittenHandles
 from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
 from ullage.engine.ledger.coldshares import Tally, count_in
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.rundamages import RunDamages
-from ullage.engine.ledger.runfiles import NewRun, RunFiles
+from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.ledger.runlistings import with_gone
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import HandlePack, Operation, RunFile
-from ullage.engine.packs import PackRows, only, packed_rows, record_of, rows_of
+from ullage.engine.packs import ClaimRow, PackRows, only, packed_rows, record_of, rows_of
 from ullage.engine.runs.rows import BlockDamaged, RunRow, key_of
 from ullage.engine.runs.tiers import mergeable
 from ullage.engine.uninterrupted import uninterrupted
@@ -36,14 +38,14 @@ few handles none.
 """
 
 GONE_SHARE: Final = 2
-"""A run of which this part is gone is written anew by itself."""
+"""A run of which this part is gone is written anew by itself, as is one beside which something cannot be read."""
 
 STEP_BYTES: Final = 1 << 20
 """What one step of a merge takes from its runs, at most."""
 
 _ROW_BYTES: Final = 20
-_BYTES_OF_ROW: Final = 110
-"""About what a handle takes in a run."""
+_BYTES_OF_ROW: Final = 110 + BYTES_OF_CLAIM
+"""About what a handle takes in a run and beside it."""
 
 
 class _Moved(NamedTuple):
@@ -67,8 +69,9 @@ class _Coming(NamedTuple):
 class HandleRuns:
     """Thread-safe."""
 
-    def __init__(self, ledger: Ledger, files: RunFiles) -> None:
+    def __init__(self, ledger: Ledger, files: RunFiles, claims: ClaimRuns) -> None:
         self.files = files
+        self.claims = claims
         self.rows_min = ROWS_MIN
         self.damages = RunDamages(ledger, files, ledger.release_unread)
         self._ledger = ledger
@@ -89,10 +92,11 @@ class HandleRuns:
         """At a start, behind the snapshot: read all runs that it lists, and count what they keep alive."""
         with self._ledger.lock:
             listed, self._cold.listed, self._cold.is_loaded = self._cold.listed, {}, True
+            claims, self._cold.listed_claims = self._cold.listed_claims, {}
         before = self._ledger.loaded_counts()
         tally: Tally = {}
         for run in sorted(filter(_has_rows, listed.values()), key=_by_number):
-            cold = self._opened(run)
+            cold = self._opened(run, claims.get(run.number))
             with self._ledger.lock:
                 self._cold.runs = (*self._cold.runs, cold)
             for number in cold.blocks():
@@ -115,13 +119,16 @@ class HandleRuns:
         dropped = [part.run for part in moment.parts if part.run not in replaced and not part.run.count]
         kept = [part for part in moment.parts if part.run not in replaced and part.run not in dropped]
         listed = [with_gone(part.run.listed, part.gone) for part in kept]
+        runs = [part.run for part in kept]
         if merged is not None and merged.new.count:
             listed.append(with_gone(merged.new.listed, merged.new.gone))
+            runs.append(merged.new)
+        beside = [run.claims.listed for run in runs if run.claims is not None]
         tally: Tally = {}
-        run, moved = self._write(view, listed, tally)
+        run, moved = self._write(view, listed, beside, tally)
         self._coming = _Coming(run, moved, tally, merged, dropped)
         if listed:
-            yield [*listed]
+            yield [*listed, *beside]
         yield from view.naming()
 
     @uninterrupted
@@ -184,17 +191,18 @@ class HandleRuns:
             self._give_up()
         self.files.close()
 
-    def _opened(self, listed: RunFile) -> ColdRun:
+    def _opened(self, listed: RunFile, claims: RunFile | None) -> ColdRun:
+        beside = None if claims is None else self.claims.opened(claims)
         try:
-            return self._read(listed)
+            return ColdRun(listed, self.files.run(listed), beside, self._cold.cache)
         except BlockDamaged as error:
-            cold = ColdRun(listed, None, self._cold.cache)
+            cold = ColdRun(listed, None, beside, self._cold.cache)
             self._note_unread(cold, error)
             return cold
 
-    def _read(self, listed: RunFile) -> ColdRun:
-        """A run, open. BlockDamaged."""
-        return ColdRun(listed, self.files.run(listed), self._cold.cache)
+    def _read(self, written: WrittenHandles) -> ColdRun:
+        """A run that was just written, open. BlockDamaged."""
+        return ColdRun(written.run, self.files.run(written.run), self.claims.opened(written.claims), self._cold.cache)
 
     def _settle(self, tally: Tally) -> None:
         is_settled = False
@@ -257,18 +265,20 @@ class HandleRuns:
                 return
         merged.close()
 
-    def _write(self, view: LedgerView, listed: list[RunFile], tally: Tally) -> tuple[ColdRun | None, list[_Moved]]:
-        """A run of what rests, which joins those that are listed, and what it claims `tally`. OSError, also where it
-        does not read back: before the snapshot counts, so that all is still where it was.
+    def _write(
+        self, view: LedgerView, listed: list[RunFile], beside: list[RunFile], tally: Tally
+    ) -> tuple[ColdRun | None, list[_Moved]]:
+        """A run of what rests, which joins those that are listed, its claims those `beside`, and what they are `tally`.
+        OSError, also where it does not read back: before the snapshot counts, so that all is still where it was.
         """
+        self._list(listed, beside)
         moved: list[_Moved] = []
         count = self._ledger.records.packed_count
         self._kept_back = min(self._kept_back, count)
         if count - self._kept_back < self.rows_min or not self.files.has_room(count * _BYTES_OF_ROW):
-            self.files.list(listed)
             return None, moved
         self._kept_back = 0
-        new: NewRun | None = None
+        new: NewHandles | None = None
         try:
             for shard, pack in view.packs():
                 rows = rows_of(pack)
@@ -277,18 +287,19 @@ class HandleRuns:
                 if not any(chosen):
                     continue
                 if new is None:
-                    new = self.files.begin()
+                    new = NewHandles(self.files, self.claims.files)
                 moved.append(_Moved(pack, new.rows, None if all(chosen) else tuple(chosen)))
                 count_in(tally, compress(rows.claims, chosen))
-                for uuid, row in _ordered(pack, chosen):
-                    new.add(RunRow(key_of(uuid), row))
+                claimed = zip(packed_rows(pack), rows.claims, strict=True)
+                for (uuid, row), claim in sorted(compress(claimed, chosen)):
+                    new.add(RunRow(key_of(uuid), row), claim)
                 view.keep_only(shard, pack, only(pack, [not each for each in chosen]))
             if new is None:
-                self.files.list(listed)
                 return None, moved
             written = new.finish()
-            listed.append(written)
-            self.files.list(listed)
+            listed.append(written.run)
+            beside.append(written.claims)
+            self._list(listed, beside)
             return self._read(written), moved
         except BlockDamaged as error:
             if new is not None:
@@ -297,6 +308,10 @@ class HandleRuns:
         finally:
             if new is not None:
                 new.close()
+
+    def _list(self, listed: list[RunFile], beside: list[RunFile]) -> None:
+        self.files.list(listed)
+        self.claims.files.list(beside)
 
     def _let_go(self, run: ColdRun, moved: _Moved) -> None:
         """The handles of a pack leave memory, if they are what was written."""
@@ -321,18 +336,19 @@ class HandleRuns:
             runs = [run for run in self._cold.runs if run.run is not None and run.listed.rows]
         runs = [run for run in runs if run.count and not self.damages.has(run.listed.number)]
         part = mergeable([run.listed.length for run in runs])
-        hollow = [run for run in runs if GONE_SHARE * run.count <= run.listed.rows]
+        hollow = [run for run in runs if GONE_SHARE * run.count <= run.listed.rows or self.claims.is_wanting(run)]
         chosen = hollow[:1] if part is None else runs[part]
         if not chosen or tuple(chosen) == self._tried:
             return False
-        if not self.files.has_room(sum(run.listed.length for run in chosen)):
+        if not self.files.has_room(sum(run.listed.length + BYTES_OF_CLAIM * run.listed.rows for run in chosen)):
             return False
         self._tried = tuple(chosen)
+        new = NewHandles(self.files, self.claims.files)
         left: list[bytes] = []
         with self._ledger.lock:
             for run in chosen:
                 run.left = left
-        self._merge = HandleMerge(self.files, tuple(chosen), left, self._cold.pass_over)
+        self._merge = HandleMerge(new, tuple(chosen), left, self._cold.pass_over)
         return True
 
     def _give_up(self) -> None:
@@ -347,24 +363,26 @@ class HandleRuns:
 class HandleMerge:
     """Runs of handles becoming one. Used by one thread at a time."""
 
-    def __init__(self, files: RunFiles, runs: tuple[ColdRun, ...], left: list[bytes], pass_over: PassOver) -> None:
-        """`left` gets those that leave these runs from now on; `pass_over` is told what cannot be read."""
+    def __init__(self, new: NewHandles, runs: tuple[ColdRun, ...], left: list[bytes], pass_over: PassOver) -> None:
+        """`new` becomes that one; `left` gets those that leave these runs from now on; `pass_over` is told what cannot
+        be read.
+        """
         self.runs = runs
         self._left = left
-        self._new: NewRun = files.begin()
+        self._new = new
         self._rows = heap_merge(*(_rows_there(run, pass_over) for run in runs))
 
     def step(self, bytes_max: int) -> bool:
         """Merge so many bytes; whether it was the last of them. BlockDamaged."""
         done = 0
-        for row in self._rows:
-            self._new.add(row)
+        for row, claim in self._rows:
+            self._new.add(row, claim)
             done += _ROW_BYTES + len(row.value)
             if done >= bytes_max:
                 return False
         return True
 
-    def finish(self, opened: Callable[[RunFile], ColdRun]) -> MergedHandles | None:
+    def finish(self, opened: Callable[[WrittenHandles], ColdRun]) -> MergedHandles | None:
         """Make it durable; None: nothing was left."""
         if not self._new.rows:
             return None
@@ -380,15 +398,15 @@ class HandleMerge:
         self._new.close()
 
 
-def _rows_there(run: ColdRun, pass_over: PassOver) -> Iterator[RunRow]:
-    """Those that are handles when they are read: whoever leaves later is told of. BlockDamaged."""
+def _rows_there(run: ColdRun, pass_over: PassOver) -> Iterator[tuple[RunRow, ClaimRow | None]]:
+    """Those that are handles when they are read, and what they claim: whoever leaves later is told of. BlockDamaged."""
     for number in run.blocks():
         try:
-            block = run.block(number)
+            block, rows = run.read(number)
         except BlockDamaged as error:
             pass_over(run.listed.number, error)
             raise
-        yield from compress(block, run.visible(number, run.gone))
+        yield from compress(zip(block, rows.claims, strict=True), run.visible(number, run.gone))
 
 
 def _has_rows(listed: RunFile) -> bool:
@@ -403,7 +421,7 @@ def _resting(rows: PackRows, unsealed: Collection[int]) -> list[bool]:
     """Which of a pack's handles may leave memory."""
     ends = map(any, zip(rows.expires_millis, rows.deleted_millis, strict=True))
     return [
-        not has_end and (claim is None or claim[0] not in unsealed)
+        not has_end and (claim is None or (claim[0] not in unsealed and claim[0] < 1 << RESOURCE_BITS))
         for has_end, claim in zip(ends, rows.claims, strict=True)
     ]
 

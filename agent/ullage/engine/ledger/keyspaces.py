@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from ullage.engine.ledger.answerruns import AnswerRuns
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE
 from ullage.engine.ledger.blockruns import BlockRuns
+from ullage.engine.ledger.claimrows import CLAIMS_SPACE
+from ullage.engine.ledger.claimruns import ClaimRuns
 from ullage.engine.ledger.coldhandles import HANDLES_SPACE
 from ullage.engine.ledger.handleruns import HandleRuns
 from ullage.engine.ledger.ledger import Ledger
@@ -17,7 +19,10 @@ from ullage.engine.model import Operation, RunFile
 from ullage.engine.runs.rows import BlockDamaged
 from ullage.engine.wal.state import RecordDirectory
 
-SPACES = (ANSWERS_SPACE, BLOCKS_SPACE, HANDLES_SPACE)
+SPACES = (ANSWERS_SPACE, BLOCKS_SPACE, HANDLES_SPACE, CLAIMS_SPACE)
+
+FOLLOWING = frozenset({BLOCKS_SPACE, CLAIMS_SPACE})
+"""Those of which nothing can be lost: what they hold is worked out again."""
 
 
 class KeySpaces:
@@ -30,8 +35,10 @@ class KeySpaces:
 
         self.answers = AnswerRuns(ledger, files(ANSWERS_SPACE), place.serde)
         self.blocks = BlockRuns(ledger, files(BLOCKS_SPACE))
-        self.handles = HandleRuns(ledger, files(HANDLES_SPACE))
-        self._files = {each.space: each for each in (self.answers.files, self.blocks.files, self.handles.files)}
+        self.handles = HandleRuns(ledger, files(HANDLES_SPACE), ClaimRuns(ledger, files(CLAIMS_SPACE)))
+        self.claims = self.handles.claims
+        keepers = self.answers, self.blocks, self.handles, self.claims
+        self._files = {each.files.space: each.files for each in keepers}
 
     @property
     def damages(self) -> tuple[RunDamages, ...]:
@@ -60,6 +67,7 @@ class KeySpaces:
         yield from self.answers.problems(deep=deep)
         yield from self.blocks.problems(deep=deep)
         yield from self.handles.problems(deep=deep)
+        yield from self.claims.problems(deep=deep)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
@@ -71,7 +79,7 @@ class KeySpaces:
 
     def damages_in(self, run: RunFile) -> list[BlockDamaged]:
         """What of a run cannot be read, but for what was given up and for rows that are worked out again."""
-        return [] if run.space == BLOCKS_SPACE else self._files[run.space].damages(run, deep=True)
+        return [] if run.space in FOLLOWING else self._files[run.space].damages(run, deep=True)
 
     def path(self, run: RunFile) -> str:
         """Where the file of a run lies."""
@@ -81,4 +89,5 @@ class KeySpaces:
         """Close the files."""
         self.blocks.close()
         self.handles.close()
+        self.claims.files.close()
         self.answers.files.close()

@@ -15,8 +15,7 @@ import msgspec
 
 from ullage.engine.batches import require_readable
 from ullage.engine.byteranges import end_of_moves
-from ullage.engine.ledger.aside import HANDLES_SPACE, set_aside
-from ullage.engine.ledger.blockrows import BLOCKS_SPACE
+from ullage.engine.ledger.aside import set_aside
 from ullage.engine.ledger.coldaccess import ColdAccess
 from ullage.engine.ledger.resources import RESOURCE, ResourceEntry, require_runs
 from ullage.engine.ledger.state import SHARDS, SwapContent, unknown_record, unknown_swap
@@ -79,7 +78,7 @@ class Ledger(ColdAccess):
             LeaseRecord: self._set_lease,
             LeaseEnd: self._end_lease,
             Answer: self._remember,
-            RunFile: self._list_run,
+            RunFile: self.list_run,
             StagedWrite: self._set_write,
             Staged: self._stage,
             SwapOut: self._swap_out,
@@ -381,12 +380,6 @@ class Ledger(ColdAccess):
 
     def _remember(self, operation: Answer, transaction: int, millis: int) -> None:
         self.answers.add(operation, transaction)
-
-    def _list_run(self, operation: RunFile, transaction: int, millis: int) -> None:
-        if operation.space == HANDLES_SPACE:
-            self.cold.list(operation)
-        else:
-            (self.blocks if operation.space == BLOCKS_SPACE else self.answers).take_run(operation)
 
     def _set_write(self, operation: StagedWrite, transaction: int, millis: int) -> None:
         self.writes.set(operation)

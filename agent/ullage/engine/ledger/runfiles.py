@@ -40,7 +40,8 @@ class NewRun:
 
     def __init__(self, files: "RunFiles", number: int, file: File, head: RowsHead) -> None:
         """Use `RunFiles.begin`."""
-        self._files, self._number = files, number
+        self.number = number
+        self._files = files
         self._close_file = weakref.finalize(self, file.close)  # once
         self._writer = RowsWriter(file, head)
         self._is_finished = False
@@ -63,10 +64,10 @@ class NewRun:
         # | run synced | snapshot published, rows gone from memory | power | no name: they are forgotten |
         self._files.sync_names()
         self._is_finished = True
-        through = self._number if through is None else through
+        through = self.number if through is None else through
         bounds = written.first, written.last
         said = written.rows, written.length, written.crc, *bounds, newest_millis
-        return RunFile(self._number, self._files.space, *said, through)
+        return RunFile(self.number, self._files.space, *said, through)
 
     def give_up(self) -> None:
         """It was finished, and nobody is going to list it."""
@@ -75,7 +76,7 @@ class NewRun:
     def close(self) -> None:
         """What is not finished, or given up, is removed, now or with other leftovers."""
         self._close_file()
-        self._files.let_go(self._number, is_kept=self._is_finished)
+        self._files.let_go(self.number, is_kept=self._is_finished)
 
 
 class RunFiles:
@@ -110,22 +111,44 @@ class RunFiles:
         self._passed_over: frozenset[int] = frozenset()
         """What lay there when somebody kept leftovers from being removed: the next checkpoint does it."""
 
-    def begin(self) -> NewRun:
-        """A new run. Its number is above any that has a file, or that counts."""
+    @property
+    def last_number(self) -> int:
+        """The highest that has a file, or that counts, or was given to a run."""
+        with self._lock:
+            return self._highest()
+
+    def begin(self, above: int = 0) -> NewRun:
+        """A new run. Its number is above this one, and any that has a file, or that counts."""
+        self._make_directory()
+        with self._lock:
+            number = self._last_number = 1 + max(above, self._highest())
+            self._writing.add(number)  # before there is a file, which somebody else would take for a leftover
+        return self._begun(number)
+
+    def begin_beside(self, number: int) -> NewRun:
+        """A new run that has the number of another key space's, which was begun above `last_number`."""
+        self._make_directory()
+        with self._lock:
+            self._last_number = max(self._last_number, number)
+            self._writing.add(number)
+        return self._begun(number)
+
+    def _make_directory(self) -> None:
         # | directory made | killed | next process: run in it, listed | power | the directory had no name that lasts |
         if not self._is_durable or not self._files.exists(self.directory):
             make_directories(self._files, self.directory)
             self._is_durable = True
-        with self._lock:
-            numbers = (*self.numbers(), *self._counting(), self._last_number)
-            number = self._last_number = 1 + max(numbers)
-            self._writing.add(number)  # before there is a file, which somebody else would take for a leftover
+
+    def _begun(self, number: int) -> NewRun:
         try:
             file = self._files.create(self.path(number))
         except BaseException:
             self._writing.discard(number)
             raise
         return NewRun(self, number, file, self._place.header(RowsHead, number=number, space=self.space))
+
+    def _highest(self) -> int:
+        return max((*self.numbers(), *self._counting(), self._last_number))
 
     def has_room(self, count: int) -> bool:
         """Whether there is room for so many bytes that nothing needs."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ullage.engine.ledger.aside import HANDLES_SPACE, RecordsAside
 from ullage.engine.ledger.blockrows import BLOCKS_SPACE, BlockRows
+from ullage.engine.ledger.claimrows import CLAIMS_SPACE
 from ullage.engine.ledger.coldhandles import ColdHandles
 from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.ledger.resident import SHARDS as SHARDS, ResidentRecords
@@ -179,7 +180,18 @@ class LedgerState:
         with self.lock:
             if space == HANDLES_SPACE:
                 return self.cold.all()
+            if space == CLAIMS_SPACE:
+                return self.cold.all_claims()
             return self.blocks.runs() if space == BLOCKS_SPACE else self.answers.runs()
+
+    def list_run(self, run: RunFile, *_when: int) -> None:
+        """A run counts from now on; called under the lock."""
+        if run.space == HANDLES_SPACE:
+            self.cold.list(run)
+        elif run.space == CLAIMS_SPACE:
+            self.cold.list_claims(run)
+        else:
+            (self.blocks if run.space == BLOCKS_SPACE else self.answers).take_run(run)
 
     @property
     def longest_run(self) -> int:

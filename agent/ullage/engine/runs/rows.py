@@ -17,7 +17,7 @@ import struct
 import weakref
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
@@ -134,6 +134,17 @@ class RowBlock:
         end = bisect_right(self._high, high, start)
         at = bisect_left(self._low, low, start, end)
         return at if at < end and self._low[at] == low else None
+
+    def between(self, first: Key, last: Key) -> Iterator[RunRow]:
+        """The rows whose keys are neither before one nor behind another."""
+        at = self._place_behind(first, bisect_left)
+        end = self._place_behind(last, bisect_right)
+        return (RunRow((self._high[each], self._low[each]), self.value(each)) for each in range(at, end))
+
+    def _place_behind(self, key: Key, bisect: Callable[[memoryview, int, int, int], int]) -> int:
+        high, low = key
+        start = bisect_left(self._high, high)
+        return bisect(self._low, low, start, bisect_right(self._high, high, start))
 
     @property
     def keys(self) -> Iterator[Key]:

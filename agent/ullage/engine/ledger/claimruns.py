@@ -1,0 +1,191 @@
+"""What cold handles claim, on disk: a run of claims beside each run of handles, and who claims something is read there.
+
+    claims and run of one number written, synced | snapshot that lists both synced | rename | both unlinked with the run
+                                                                                     ^ commit point
+
+A run of claims is written, merged and left out with its run of handles, from which it follows: what cannot be read is
+made anew when those handles are written anew by themselves, which `is_wanting` asks for. Until then nobody can tell
+what its range says.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from ullage.engine.ledger.claimrows import (
+    LAST_KEY,
+    ClaimedRow,
+    ClaimRowsWriter,
+    bounds_of,
+    claims_of,
+    segments_of,
+    total_of,
+)
+from ullage.engine.ledger.coldhandles import BesideRun, ColdPart, ColdRun
+from ullage.engine.ledger.ledger import Ledger
+from ullage.engine.ledger.runfiles import RunFiles
+from ullage.engine.model import ContentClaim, RunFile
+from ullage.engine.packs import ClaimRow
+from ullage.engine.runs.rows import BlockDamaged, RowBlock, RowRun, RunRow
+
+BYTES_OF_CLAIM = 20
+"""About what a handle takes in a run of claims."""
+
+
+class WrittenHandles(NamedTuple):
+    """A run of handles and that of what they claim."""
+
+    run: RunFile
+    claims: RunFile
+
+
+class NewHandles:
+    """A run of handles that is being written, and beside it what they claim. Used by one thread."""
+
+    def __init__(self, files: RunFiles, claim_files: RunFiles) -> None:
+        self._run = files.begin(claim_files.last_number)
+        try:
+            self._claims = claim_files.begin_beside(self._run.number)
+        except BaseException:
+            self._run.close()
+            raise
+        self._claim_rows = ClaimRowsWriter(self._claims.add)
+
+    @property
+    def rows(self) -> int:
+        """How many handles there are."""
+        return self._run.rows
+
+    def add(self, row: RunRow, claim: ClaimRow | None) -> None:
+        """The next handle, in order."""
+        self._run.add(row)
+        self._claim_rows.take(claim)
+
+    def finish(self, through: int | None = None) -> WrittenHandles:
+        """Make both and their names durable: only then may a snapshot list them."""
+        try:
+            self._claim_rows.finish()
+            claims = self._claims.finish()
+            return WrittenHandles(self._run.finish(through=through), claims)
+        except BaseException:
+            self.give_up()  # one without the other is nothing
+            raise
+
+    def give_up(self) -> None:
+        """Nobody is going to list what was finished."""
+        self._run.give_up()
+        self._claims.give_up()
+
+    def close(self) -> None:
+        """What is not finished, or given up, is removed, now or with other leftovers."""
+        try:
+            self._run.close()
+        finally:
+            self._claims.close()
+
+
+class ClaimRuns:
+    """Thread-safe."""
+
+    def __init__(self, ledger: Ledger, files: RunFiles) -> None:
+        self.files = files
+        self._ledger = ledger
+        self._damaged: set[int] = set()
+        """Numbers of runs of claims of which something could not be read."""
+
+    def opened(self, listed: RunFile) -> BesideRun:
+        """A run of claims that counts, open where its head can be read."""
+        try:
+            return BesideRun(listed, self.files.run(listed))
+        except BlockDamaged:
+            return BesideRun(listed, None)
+
+    def is_wanting(self, run: ColdRun) -> bool:
+        """Whether nobody can tell all that the handles of a run claim, as far as somebody has looked."""
+        beside = run.claims
+        return beside is None or beside.run is None or beside.listed.number in self._damaged
+
+    def living(self, part: ColdPart, resource: int) -> list[ContentClaim]:
+        """What the handles of a run claim of a resource claim, in the order of segments and offsets, once for each
+        handle. BlockDamaged where nobody can tell. It reads the disk, a block or a few for each segment.
+        """
+        return [
+            ContentClaim(*each.claim)
+            for segment in segments_of(part.run.listed.rows)
+            for each in self._between(part.run, *bounds_of(resource, segment))
+            if part.has(each.row)
+        ]
+
+    def problems(self, *, deep: bool) -> Iterator[str]:
+        """What `check` has to say; `deep`: reads every block, and compares it with the handles."""
+        for run in self._ledger.cold.runs:
+            number, beside = run.listed.number, run.claims
+            if beside is None:
+                yield f"run {number} of handles has no run of claims beside it; both are written anew"
+                continue
+            damages = self.files.damages(beside.listed, deep=deep)
+            if damages:
+                self._damaged.add(beside.listed.number)
+            for damage in damages:
+                yield f"{damage}; what handles of run {number} claim is read from them when they are written anew"
+            if deep and not damages and beside.run is not None and self._is_other(run, beside.run):
+                self._damaged.add(beside.listed.number)
+                yield f"{beside.run.path} does not say what the handles of run {number} claim; both are written anew"
+        yield from self.files.leftovers()
+
+    def _between(self, run: ColdRun, first: tuple[int, int], last: tuple[int, int]) -> Iterator[ClaimedRow]:
+        beside = run.claims
+        if beside is None or beside.run is None:
+            raise BlockDamaged(f"what the handles of run {run.listed.number} claim cannot be read")
+        opened = beside.run
+        for number in range(opened.block_before(first), opened.block_before(last) + 1):
+            try:
+                block = opened.block(number)
+                for row in block.between(first, last):
+                    yield from claims_of(row)
+            except BlockDamaged:
+                self._damaged.add(beside.listed.number)
+                raise
+            except ValueError as error:
+                self._damaged.add(beside.listed.number)
+                raise BlockDamaged(f"{opened.path}: block {number}: {error}", number) from error
+
+    def _is_other(self, run: ColdRun, claims: RowRun) -> bool:
+        """Whether a run of claims says something else than its handles do, all of which can be read."""
+        if not run.is_readable or run.run is None or len([*run.blocks()]) < len(run.run):
+            return False  # there is nothing to compare it with
+        there = (row for number in range(len(claims)) for row in claims.block(number))
+        try:
+            for wanted in _wanted(run):
+                if next(there, None) != wanted:
+                    return True
+            return next(there, None) is not None
+        except BlockDamaged:
+            return False  # of the handles, which is told of elsewhere, or of what could be read just now
+
+
+def _wanted(run: ColdRun) -> Iterator[RunRow]:
+    """The rows that belong beside a run. BlockDamaged."""
+    made: list[RunRow] = []
+    writer = ClaimRowsWriter(made.append)
+    for number in run.blocks():
+        for claim in run.rows(number).claims:
+            writer.take(claim)
+        yield from made
+        made.clear()
+    writer.finish()
+    yield from made
+
+
+def all_claims(blocks: Iterable[RowBlock]) -> Iterator[ClaimedRow]:
+    """All that a run of claims says. ValueError: it is not whole, or none."""
+    count = 0
+    for block in blocks:
+        for row in block:
+            if row.key == LAST_KEY:
+                if total_of(row) != count:
+                    raise ValueError(f"{count} claims, and {total_of(row)} were written")
+                return
+            for each in claims_of(row):
+                count += 1
+                yield each
+    raise ValueError("no last row")
