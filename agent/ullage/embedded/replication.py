@@ -52,8 +52,8 @@ class Replication:
         self._url = url
         self._interval = settings.interval.seconds
         self._on_failure = on_failure
-        held = None if keeper is None else keeper.held
-        self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings), held)
+        self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings))
+        self._shipper.lease = None if keeper is None else keeper.held
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
         self._failures = 0

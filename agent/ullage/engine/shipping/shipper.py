@@ -74,16 +74,9 @@ class _ObjectUnderWay:
 class Shipper:
     """One share of an open repository. For one thread, but for `figures`, which is replaced whole."""
 
-    def __init__(
-        self,
-        parts: ShippingParts,
-        place: SharePlace,
-        owner: str,
-        limits: ShippingLimits = DEFAULTS,
-        lease: OwnedLease | None = None,
-    ) -> None:
-        """`owner` is who writes, for people; `lease` what it serves by. Call `begin` once the repository is open."""
-        self._lease = lease
+    def __init__(self, parts: ShippingParts, place: SharePlace, owner: str, limits: ShippingLimits = DEFAULTS) -> None:
+        """`owner` is who writes, for people. Call `begin` once the repository is open; `lease` is what it serves by."""
+        self.lease: OwnedLease | None = None
         self._parts = parts
         self._place = place
         self._owner = owner
@@ -126,9 +119,8 @@ class Shipper:
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         adoption = self._parts.identity().adoption
         try:
-            writer = LogWriter.begin(
-                self._place, self._share, self._owner, self._parts.serde, adoption=adoption, lease=self._lease
-            )
+            who = self._place, self._share, self._owner, self._parts.serde
+            writer = LogWriter.begin(*who, adoption=adoption, lease=self.lease)
         except ShareFenced:
             self._part()
             raise
