@@ -47,7 +47,7 @@ COMMANDS: Final = {
     "unavailable": Listed(OTHER, "unavailable", "Retry or drop contents that can't be read."),
     "set-aside": Listed(OTHER, "set_aside", "Drop records that can't be used."),
     "held": Listed(OTHER, "held", "Put back what a salvage held."),
-    "erase": Listed(OTHER, "erase", "Show everything of a subject; so far it erases nothing."),
+    "erase": Listed(OTHER, "erase", "Erase everything of a subject, for good."),
     "volumes": Listed(OTHER, "volumes", "Show the volumes that containers lie on, and what is on them."),
     "audit": Listed(OTHER, "audit", "Show who read, changed or deleted what, and who was refused."),
     "clock": Listed(OTHER, "clock", "Show whether the machine's clock is believed, and accept it."),
