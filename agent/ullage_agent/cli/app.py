@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "backup": Listed(OTHER, "backup", "Bring a backup up to date, or begin one; list its generations, verify it."),
     "restore": Listed(OTHER, "backup", "Make a repository from a backup, every byte checked."),
     "adopt": Listed(OTHER, "adopt", "Have a repository go on from its bucket, without its node."),
+    "rejoin": Listed(OTHER, "rejoin", "Bring over what a node has alone that was followed by another."),
     "salvage": Listed(OTHER, "upkeep", "Make a repository of what a damaged one still proves."),
     "nifi": Listed(OTHER, "nifi", "Show what holds the disk of an Apache NiFi, as it is."),
     "demo": Listed(OTHER, "demo", "Ingest real files, drop, reclaim, get killed, recover, and verify every byte."),
