@@ -62,6 +62,9 @@ class ManualClock(Clock):
     def monotonic(self) -> float:
         return self.millis / 1000
 
+    def boottime(self) -> float:
+        return self.millis / 1000
+
     def sleep(self, seconds: float) -> None:
         self.millis += max(1, round(seconds * 1000))
 

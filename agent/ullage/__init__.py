@@ -17,7 +17,8 @@ back. Open one on this machine's disks, or connect to one that a service serves;
 `repository.handles`, `.queues`, `.provenance`, `.reclamation` and `.leases` say what each of them promises;
 `ullage.errors` has one class for each thing that a program handles differently, all of them `UllageError`s.
 `ullage.aio` is the same for programs of asyncio. `ullage.initialize`, `ullage.repair`, `ullage.restore`,
-`ullage.restore_some`, `ullage.adopt` and `ullage.salvage` are for a repository of this machine that nobody has open.
+`ullage.restore_some`, `ullage.adopt`, `ullage.rejoin` and `ullage.salvage` are for a repository of this machine that
+nobody has open.
 Sizes are bytes, times are milliseconds since 1970.
 """
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         generation_at,
         generations,
         initialize,
+        rejoin,
         repair,
         restore,
         restore_points,
@@ -92,6 +94,7 @@ __all__ = [
     "generations",
     "initialize",
     "open",
+    "rejoin",
     "repair",
     "restore",
     "restore_points",
@@ -128,6 +131,7 @@ _HOMES = {
     "generation_at": "ullage.embedded.upkeep",
     "generations": "ullage.embedded.upkeep",
     "initialize": "ullage.embedded.upkeep",
+    "rejoin": "ullage.embedded.upkeep",
     "repair": "ullage.embedded.upkeep",
     "restore": "ullage.embedded.upkeep",
     "restore_points": "ullage.embedded.upkeep",

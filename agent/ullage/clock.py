@@ -21,6 +21,10 @@ class Clock:
         """Seconds that never go back."""
         return time.monotonic()
 
+    def boottime(self) -> float:
+        """Seconds that never go back, and go on while the machine sleeps: of what others count on meanwhile."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
     def sleep(self, seconds: float) -> None:
         """Wait."""
         time.sleep(seconds)

@@ -177,6 +177,14 @@ class ShareFenced(UllageError):
     """Somebody else writes this share of a bucket from now on: what was put since then counts for nothing."""
 
 
+class LeaseLapsed(UllageError):
+    """The node may not serve now: another may have the repository by now (`spec.replication.adoptAfter`). Nothing was
+    done.
+    """
+
+    retry_after_seconds = SOON_SECONDS
+
+
 class BucketRefused(UllageError):
     """A bucket is not there, or its server refuses what is asked of it: no waiting helps. Names the bucket and key."""
 

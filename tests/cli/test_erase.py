@@ -1,10 +1,17 @@
-"""`ullage erase` only looks, and says so."""
+"""`ullage erase` shows what there is of a subject, asks, and erases it."""
 
+import json
+import stat
 from pathlib import Path
 
-from tests.cli.test_commands import root as root, spec_of, ullage, ullage_json
+import pytest
+
+from tests.cli.test_commands import RUNNER, root as root, spec_of, ullage, ullage_json
 from ullage.engine.engine import Engine
+from ullage.engine.erasure.eraser import Eraser, ErasureSteps
+from ullage.engine.erasure.finder import cost_of, look_for
 from ullage.wire.erasure import ErasurePlace
+from ullage_agent.cli.app import app
 from ullage_agent.cli.erase import WORDS
 
 LOOK = ("erase", "--where", "customer=4711", "--dry-run")
@@ -34,14 +41,178 @@ def test_what_there_is_of_a_subject_is_shown(root: Path) -> None:
     assert document["not_promised"]
 
 
-def test_without_a_dry_run_nothing_is_pretended(root: Path) -> None:
-    """The command says that it only looks so far, and does not even open the repository."""
+ERASE = ("erase", "--where", "customer=4711")
+
+
+def test_a_subject_is_erased(root: Path) -> None:
+    """What there was is shown first, then what was done; what is somebody else's stays."""
+    plant(root)
+
+    shown = ullage(*ERASE, "--yes", root=root)
+
+    assert "FlowFiles in queues" in shown.stdout
+    assert "erased: 1 FlowFile" in shown.stdout
+    assert "removing records" in shown.stderr
+    assert "may hold further copies" not in shown.stdout.split("erased: ")[1]
+    with Engine.open(spec_of(root)) as repository:
+        assert [each.attribute_map()["customer"] for each in repository.ledger.flow_files()] == ["4712"]
+    assert "nothing was found" in ullage(*LOOK, root=root).stdout
+    assert "nothing was erased" in ullage(*ERASE, "--yes", root=root).stderr
+
+
+def test_what_was_done_is_a_document(root: Path) -> None:
+    """For scripts; the shape is that of `ErasureReport`."""
+    plant(root)
+
+    document = ullage_json(*ERASE, "--yes", root=root)
+
+    assert (document["where"], document["uuids"], document["remains"]) == ({"customer": "4711"}, 1, [])
+    assert document["is_finished"]
+    assert document["not_promised"]
+
+
+@pytest.mark.parametrize("is_json", [True, False])
+def test_who_cannot_be_asked_says_yes(root: Path, is_json: bool) -> None:
+    """Without a terminal nothing goes, and the repository is not even opened."""
     plant(root)
     with Engine.open(spec_of(root)):
-        refused = ullage("erase", "--where", "customer=4711", root=root, expect=2)
+        refused = ullage(*ERASE, *["--json"] * is_json, root=root, expect=2)
 
-        assert "only looks so far" in refused.stderr
-        ullage(*LOOK, root=root, expect=3)
+    assert "--yes" in refused.stderr
+    assert "1" in ullage(*LOOK, root=root).stdout
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_on_a_terminal_it_asks(root: Path, answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has shown what there is."""
+    plant(root)
+    monkeypatch.setattr("ullage_agent.cli.erase._is_terminal", lambda: True)
+
+    shown = ullage(*ERASE, root=root, stdin=answer.encode())
+
+    assert "Erase all of this for good?" in shown.output
+    assert ("erased: 1 FlowFile" in shown.stdout) == (answer == "y")
+    assert ("nothing was found" in ullage(*LOOK, root=root).stdout) == (answer == "y")
+
+
+def certify(root: Path) -> Path:
+    """The certificate of an erasure."""
+    plant(root)
+    path = root.with_name("certificate.json")
+    ullage(*ERASE, "--yes", "--certificate", path, root=root)
+    return path
+
+
+def test_a_certificate_says_what_was_done_and_not_to_whom(root: Path) -> None:
+    """It is signed with the repository's key, which only its owner may read."""
+    path = certify(root)
+
+    certificate = json.loads(path.read_bytes())
+
+    assert "4711" not in {value for value in certificate.values() if isinstance(value, str)}
+    assert certificate["attributes"] == ["customer"]
+    assert (certificate["uuids"], certificate["remains"], certificate["is_finished"]) == (1, [], True)
+    assert 0 < certificate["first_transaction"] < certificate["last_transaction"]
+    assert {"place": "queued", "count": 1, "bytes": 5} in certificate["found"]
+    assert ullage("erase", "--public-key", root=root).stdout.strip() == certificate["public_key"]
+    assert stat.S_IMODE((root / "erasure" / "key").stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.glob("certificate*")] == [path.name]
+
+
+def test_a_certificate_is_verified_by_looking_again(root: Path) -> None:
+    """Without anybody saying the value; what has come since then is found."""
+    path = certify(root)
+
+    assert "unchanged" in ullage("erase", "--verify", path, root=root).stdout
+    plant(root)
+
+    shown = ullage("erase", "--verify", path, root=root, expect=1)
+    assert "FlowFiles in queues" in shown.stdout
+    found = {
+        each["place"]: each["count"] for each in ullage_json("erase", "--verify", path, root=root, expect=1)["findings"]
+    }
+    assert (found["queued"], found["eventsAfter"]) == (1, 1)
+
+
+@pytest.mark.parametrize("change", [{"uuids": 0}, {"remains": ["x"]}, {"public_key": "00" * 32}, {"signature": "zz"}])
+def test_a_certificate_that_was_changed_is_refused(root: Path, change: dict[str, object]) -> None:
+    """Whatever was changed; also if it was signed anew with another key."""
+    path = certify(root)
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+
+    assert "was changed" in ullage("erase", "--verify", path, root=root, expect=1).stderr
+
+
+def test_a_certificate_replaces_nothing(root: Path) -> None:
+    """Nothing is erased, either; and what is no certificate is no problem of the repository."""
+    plant(root)
+    path = root.with_name("certificate.json")
+    path.write_text("mine")
+
+    assert "is there already" in ullage(*ERASE, "--yes", "--certificate", path, root=root, expect=2).stderr
+    assert "certified no erasure" in ullage("erase", "--public-key", root=root, expect=2).stderr
+    assert "is no certificate" in ullage("erase", "--verify", path, root=root, expect=2).stderr
+    assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
+
+
+def test_a_certificate_that_cannot_be_written_is_written_by_the_next_call(root: Path) -> None:
+    """The erasure stays begun until it is: afterwards nobody would know what there was."""
+    plant(root)
+    away = root.with_name("away") / "certificate.json"
+
+    failed = RUNNER.invoke(
+        app, [*ERASE, "--yes", "--certificate", str(away), "--config", str(root.with_suffix(".yaml"))]
+    )
+    assert failed.exit_code != 0
+    away.parent.mkdir()
+    ullage(*ERASE, "--yes", "--certificate", away, root=root)
+
+    assert json.loads(away.read_bytes())["uuids"] == 1
+    assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
+
+
+def begin(root: Path) -> None:
+    """An erasure that was interrupted as soon as it was promised."""
+    with Engine.open(spec_of(root)) as repository:
+        eraser = Eraser(repository, ErasureSteps(lambda _words: None, lambda _count: None))
+        eraser.begin(look_for(repository, {"customer": "4711"}, cost_of(repository), lambda _count: None))
+
+
+def test_one_that_was_begun_is_finished(root: Path) -> None:
+    """By the same command, whatever else was asked first; no question is asked twice."""
+    plant(root)
+    begin(root)
+
+    assert "--where customer=4711" in ullage(*LOOK, root=root).stdout
+    refused = ullage("erase", "--where", "customer=4712", "--yes", root=root, expect=2)
+    assert "--where customer=4711" in refused.stderr
+
+    assert "erased: 1 FlowFile" in ullage(*ERASE, "--yes", root=root).stdout
+
+
+def test_one_that_was_begun_can_be_given_up(root: Path) -> None:
+    """What is not gone stays. Where none was begun nothing happens."""
+    plant(root)
+    begin(root)
+
+    assert "is forgotten" in ullage("erase", "--give-up", root=root).stdout
+    assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
+    assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
+    ullage("erase", "--give-up", "--yes", root=root, expect=2)
+    ullage("erase", "--yes", root=root, expect=2)
+
+
+def test_what_could_not_be_done_has_an_exit_code_of_its_own(root: Path) -> None:
+    """The erasure is still begun: repaired, it goes on."""
+    plant(root)
+    with Engine.open(spec_of(root)) as repository:
+        repository.leases.acquire("reader", 60_000, [])
+
+    shown = ullage(*ERASE, "--yes", root=root, expect=11)
+
+    assert "remains: 5 bytes in content file" in shown.stdout
+    assert "is not finished" in shown.stdout
+    assert "--give-up" in ullage(*LOOK, root=root).stdout
 
 
 def test_two_values_of_one_attribute_are_refused(root: Path) -> None:

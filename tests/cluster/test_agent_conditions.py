@@ -215,6 +215,9 @@ def _ships(node: Agent, bucket: Place) -> None:
         node.drain()
         node.says("Drained", "Shipping")
     node.says("Replicated", "Failing")
+    node.more = {"replication": reached | {"endpoint": endpoint, "adopt_after": Duration(10_000)}}
+    node.again()
+    node.says("Replicated", "Lapsed")
     node.more = {"replication": reached | {"endpoint": bucket.bucket.endpoint, "interval": Duration(60_000)}}
     node.again()
     node.says("Replicated", "Shipping")

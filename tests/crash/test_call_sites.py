@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 import ullage
-from tests.crash import away
+from tests.crash import away, test_erasure_crashes
 from tests.crash.explore import SEED, Recording, Tally, explore
 from tests.crash.mutants import DISK, HURRIES, PACKAGE, SLIPS, Hurry, Slip, hurried, slipped
 from tests.crash.workloads import INIT, WORKLOADS
@@ -43,6 +43,7 @@ NO_FILES = {
     "_backup": "a repository's backup, whose calls are found inside it",
     "_place": "the manifest's write, found inside replace_file",
     "event_files": "an event file's write, found inside it",
+    "swap_files": "a swap file's write, found inside it",
     "_swap_files": "a swap file's write, found inside it",
     "_content": "contents of a share that is restored, whose files are found inside it",
     "log": "the log of a share that is restored, whose file is found inside it",
@@ -172,6 +173,7 @@ def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest
         explore(Recording(workload), SEED, Tally(), sample=sample, nested=1.0, kills=kills)
     test_restoration_crashes.test_a_crash_during_a_restoration_leaves_no_repository_or_a_whole_one()
     test_restoration_crashes.test_a_crash_beside_the_mark_of_what_is_shipped_costs_nothing()
+    test_erasure_crashes.recorded.__wrapped__()
 
     known = sites()
     missed = "\n".join(

@@ -13,7 +13,8 @@ from tests.crash.test_backup_crashes import Recorder
 from tests.engine.test_erasure_finder import CANARY, OTHER
 from tests.support import ManualClock, Workshop, committing, event_store, put_all
 from ullage.engine.engine import Engine
-from ullage.engine.erasure.redaction import REDACTED, Redaction
+from ullage.engine.erasure.events import REDACTED
+from ullage.engine.erasure.redaction import Redaction
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.model import parse_uuid
 from ullage.engine.provenance.events import ProvenanceEvent

@@ -7,7 +7,7 @@ import pytest
 from ullage.contract import ConditionStatus, time_of
 from ullage.contract.conditions import TABLE
 from ullage_agent.kubectl.ages import span
-from ullage_agent.kubectl.fleet import CALM, HOPED, fleet_document, node_cells
+from ullage_agent.kubectl.fleet import CALM, HOPED, drain_document, fleet_document, node_cells
 from ullage_agent.kubectl.status import show_fleet
 
 NOW = 1_772_323_200_000
@@ -224,3 +224,32 @@ def test_what_is_wrong_with_a_backup_stands_below_it_once(
     names = [line.split()[0] for line in lines if line.startswith(("calm", "hurt"))]
     assert names == ["hurt", "calm"]
     assert any(line.split() == ["back", "n1", "Running", "40", "%", "s3://flows/b/n1"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("draining", "read", "silent_seconds", "told"),
+    [
+        (True, 2, 1, ("True", "Why")),
+        (True, 1, 1, ("Unknown", "Waits")),
+        (False, 2, 1, ("Unknown", "Waits")),
+        (True, 2, 3_600, ("Unknown", "Waits")),
+    ],
+)
+def test_a_drain_has_ended_when_the_agent_says_so_of_this_drain(
+    *, draining: bool, read: int, silent_seconds: int, told: tuple[str, str]
+) -> None:
+    """Not one that was silent since, or has yet to read that it is to take nothing new."""
+    found = node(
+        "n",
+        {"draining": draining},
+        conditions=[condition("Drained", "True")],
+        observedGeneration=read,
+        heartbeat=time_of(NOW - silent_seconds * 1000),
+        soleCopyBytes=7,
+    )
+    found["metadata"]["generation"] = 2
+
+    document = drain_document(found, NOW)
+
+    assert (document["drained"], document["reason"]) == told
+    assert (document["repository"], document["soleCopyBytes"]) == ("flows", 7)

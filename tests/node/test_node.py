@@ -24,7 +24,7 @@ from ullage.contract import (
 from ullage.embedded.runs import OVERRIDE, ReclamationRuns
 from ullage.engine.model import FlowFileRecord
 from ullage.engine.reclaim.report import ReclamationReport
-from ullage.errors import WindowClosed
+from ullage.errors import NodeDraining, WindowClosed
 from ullage.wire.space import RunRequest
 from ullage_agent.node.node import LOOK_SECONDS, NodeAgent
 from ullage_agent.node.objects import NodeObjectClient, ObservedNode
@@ -273,3 +273,26 @@ def seen(one: Ticket) -> ObservedNode:
 
 def host_uuid(root: Path) -> str:
     return str(msgspec.json.decode((root / "ullage.json").read_bytes())["repository"])
+
+
+def test_a_node_that_is_drained_takes_nothing_new_and_says_how_far_it_is(tmp_path: Path) -> None:
+    """Before anything is looked at, so that what is told is of a node into which nothing comes; and no longer than
+    somebody wants it to.
+    """
+    spec = NodeSpec(repository="flows", node_name="here", draining=True)
+    with serving(tmp_path / "r") as node:
+        wanted = seen(given(node.clock))
+        node.agent.take_over(msgspec.structs.replace(wanted, spec=spec))
+        node.agent.tell()
+        with pytest.raises(NodeDraining):
+            node.host.repository.handles.put(b"new")
+        assert _drained(node) == "SoleCopy"
+
+        node.agent.take_over(wanted)
+        node.agent.tell()
+        node.host.repository.handles.put(b"new")
+        assert _drained(node) == "NotAsked"
+
+
+def _drained(node: Node) -> str:
+    return next(each.reason for each in node.api.statuses[-1].conditions if each.type == "Drained")

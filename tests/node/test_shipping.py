@@ -10,7 +10,7 @@ LIVE = 1_000
 
 
 def status(
-    state: ReplicationState = "shipping", lag_millis: int = 0, *, awaits_base: bool = False
+    state: ReplicationState = "shipping", lag_millis: int = 0, *, awaits_base: bool = False, has_lapsed: bool = False
 ) -> ReplicationStatus:
     """300 bytes wait; the bound is a minute."""
     return ReplicationStatus(
@@ -29,6 +29,7 @@ def status(
         problem="" if state in ("starting", "shipping") else "in the words of the bucket",
         max_lag_millis=60_000,
         awaits_base=awaits_base,
+        has_lapsed=has_lapsed,
     )
 
 
@@ -45,6 +46,8 @@ def status(
         (status("starting", awaits_base=True), "Starting", LIVE),
         (status(lag_millis=60_001, awaits_base=True), "Behind", LIVE),
         (status("fenced"), "Fenced", LIVE),
+        (status("failing", has_lapsed=True), "Lapsed", 300),
+        (status("fenced", has_lapsed=True), "Fenced", LIVE),
     ],
 )
 def test_the_gravest_reason_is_told_and_what_has_one_copy(
@@ -54,7 +57,7 @@ def test_the_gravest_reason_is_told_and_what_has_one_copy(
     told = node_shipping(found, LIVE)
     assert (told.reason, told.sole_copy_bytes) == (reason, sole)
     if found is not None and found.problem:
-        assert told.message == found.problem
+        assert told.message.endswith(found.problem)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,13 @@ def _readable_queues(spec: ContentRepositorySpec) -> object:
 
 def _shipping(spec: ContentRepositorySpec) -> object:
     settings = spec.replication
-    return bucket_of(settings, "share"), limits_of(settings), settings.interval.seconds, int(settings.max_lag)
+    return (
+        bucket_of(settings, "share"),
+        limits_of(settings),
+        settings.interval.seconds,
+        int(settings.max_lag),
+        settings.adopt_after,
+    )
 
 
 def _audit(field: str) -> Callable[[ContentRepositorySpec], object]:
@@ -131,6 +137,7 @@ CASES = {
             ("interval", "interval", Duration(5_000)),
             ("maxLag", "max_lag", Duration(61_000)),
             ("maxHeld", "max_held", Quantity(1)),
+            ("adoptAfter", "adopt_after", Duration(60_000)),
             ("retention", "retention", Duration(1)),
         )
     },

@@ -118,7 +118,7 @@ def test_a_repository_goes_on_elsewhere_and_its_old_node_stays_fenced(
         until(lambda: has_shipped(repository), "all is shipped")
         share = replication(repository).url
         refused = run("adopt", share, tmp_path / "new", *at, expect=2)
-        said = run("adopt", share, tmp_path / "new", *at, "--node-is-off", "--node", "node-2")
+        said = run("adopt", share, tmp_path / "new", *at, "--node-is-off", "--node", "node-2", "--check")
         repository.handles.put(b"only here")
         until(state_is(repository, "fenced"), "it is fenced")
         shown = run("status", "--url", running.url).stdout
@@ -181,6 +181,6 @@ def test_an_adoption_that_is_cut_short_goes_on_and_fences_nobody_twice(bucket: P
         ullage.adopt(source, tmp_path / "one", node_is_off=True)
     made = ullage.adopt(source, tmp_path / "two", node_is_off=True)
 
-    assert (made.epoch, made.owner, made.check.problems) == (3, "node-2", ())
+    assert (made.epoch, made.owner, made.check) == (3, "node-2", None)
     with ullage.open(tmp_path / "two") as adopted:
         assert adopted.handles.get(handle) == b"kept" * 1024

@@ -9,7 +9,7 @@ import pytest
 
 from tests.shipping.held import HeldShare
 from tests.shipping.test_shipper import SHIPPED, UNARCHIVED, begun
-from tests.support import Workshop, put_each, spec_at
+from tests.support import Workshop, claim_of, flip, put_each, spec_at
 from ullage.embedded import adopting
 from ullage.embedded.replication import parts_of
 from ullage.embedded.repository import open_embedded
@@ -122,6 +122,27 @@ def test_a_node_that_comes_back_says_how_much_is_there_alone(
     figures = back.figures
     assert figures.awaits_base is not is_killed
     assert not is_killed or (figures.through, figures.waiting_transactions) == (last, tail)
+
+
+def test_what_a_base_lacks_is_found_without_anybody_reading_it(
+    workshop: Workshop, old: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adoption reads nothing twice, so its start proves all that came: also what no transaction of its log names."""
+    damaged, _ = put_each(old, "q", [bytes(100_000), b"whole"])
+    claim = claim_of(damaged)
+    flip(workshop.content_file(claim.resource), claim.offset)
+    place = HeldShare()
+    begun(old, place)
+    workshop.expects_problems = True
+
+    made = adopted(place, old.identity.repository, tmp_path / "new", monkeypatch)
+    with Engine.open(spec_at(tmp_path / "new", **SHIPPED)) as elsewhere:
+        unread = elsewhere.availability.count
+        elsewhere.proof.run()
+        found = [each.record.uuid for each in elsewhere.unavailable.listed(10)]
+
+    assert made.check is None
+    assert (unread, found) == (0, [damaged.uuid])
 
 
 def test_a_start_that_is_fenced_keeps_no_swap_file(workshop: Workshop) -> None:

@@ -27,6 +27,7 @@ MARGIN: Final = 1.0
 TICKS: Final = 4
 CLOCK: Final = "clock"
 FIRST = EpochDocument(share=SHARE, epoch=1, nonce=OWNER.nonce, owner="node-1", term_millis=int(TERM * 1000))
+NEXT = EpochDocument(share=SHARE, epoch=1, nonce="2" * 16, owner="node-2")
 BEGINS = {EPOCH: encode_document(FIRST), CLOCK: b"0"}
 
 
@@ -71,7 +72,7 @@ def adopting(looks: int, *, is_watched: bool = True) -> Program:
         watch = LeaseWatch(place, SHARE, clock_of(place))
         for _ in range(looks):
             if watch.look() <= 0:
-                _take_epoch(place, SHARE, "node-2", "2" * 16, None, watch.seen if is_watched else None)
+                _take_epoch(place, NEXT, None, watch.seen if is_watched else None)
                 told.append(b"adopted")
                 return
 
@@ -235,6 +236,7 @@ def test_a_fenced_writer_never_holds_a_lease_again() -> None:
     renewer = LeaseRenewer(place, SHARE, ShareWriter(1, "3" * 16), lease)  # type: ignore[arg-type]
     with pytest.raises(ShareFenced):
         renewer.renew(10.0)
+    lease.lose()
     lease.grant(0.0, 10.0)
     assert not lease.is_held
 

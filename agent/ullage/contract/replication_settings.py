@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta
 
@@ -15,6 +15,12 @@ class ReplicationMode(enum.StrEnum):
 
     NONE = "None"
     ASYNC = "Async"
+
+
+ADOPT_AFTER_MILLIS_MIN: Final = 10_000
+"""A lease that is shorter lapses with a server that is slow for a moment."""
+
+MILLIS_A_DAY: Final = 86_400_000
 
 
 class ReplicationSettings(Settings, frozen=True, kw_only=True):
@@ -59,6 +65,11 @@ class ReplicationSettings(Settings, frozen=True, kw_only=True):
     """How many bytes of log and content may wait for a bucket that does not answer. Beyond that they wait no more, dead
     content is given back again, and once the bucket answers it gets a new base."""
 
+    adopt_after: Duration | None = None
+    """For how long a node may go on without an answer of the bucket: from 10s on, one minute is a good choice. Beyond
+    that it acknowledges, hands out and reads nothing, and another may adopt its share without anybody saying that the
+    node is off. Null: it serves whatever the bucket does, and an adoption needs a person's word."""
+
     retention: Duration = Duration(86_400_000)
     """How long the bucket can be restored to a point in the past. What dies stays there so long."""
 
@@ -69,6 +80,8 @@ class ReplicationSettings(Settings, frozen=True, kw_only=True):
 
 def replication_problems(settings: ReplicationSettings) -> Iterator[str]:
     """What contradicts what."""
+    if settings.adopt_after is not None and not ADOPT_AFTER_MILLIS_MIN <= settings.adopt_after <= MILLIS_A_DAY:
+        yield f"spec.replication.adoptAfter: {settings.adopt_after} is not between 10s and 1d"
     if settings.mode != ReplicationMode.NONE and not settings.url.startswith("s3://"):
         yield f"spec.replication.url: {settings.url!r} does not begin with s3://"
     if settings.endpoint and not settings.endpoint.startswith(("http://", "https://")):

@@ -4,10 +4,12 @@ Every transport asks the repository of whoever asks, so that rules about queues 
 a request came.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Final
 
 from ullage.contract import FEED_PREFIX, NO_QUEUE, QueueAccess, QueueUse, Right
+from ullage.engine.servingright import ServingRight
 from ullage.errors import Forbidden
 
 OWNER: Final = "this process"
@@ -44,9 +46,17 @@ class Acting:
         self.streams_max = streams_max
         self.queues_max = queues_max
         self.counters_max = counters_max
+        self.right = ServingRight()
+
+    def of(self, right: ServingRight) -> "Acting":
+        """The same one, of a repository that may lose the right to serve anybody."""
+        mine = copy.copy(self)
+        mine.right = right
+        return mine
 
     def require(self, use: QueueUse, queue: str = NO_QUEUE) -> None:
-        """Forbidden if the rules do not let them do this in the queue, or with handles."""
+        """Forbidden if the rules do not let them do this in the queue, or with handles. LeaseLapsed: nobody may now."""
+        self.right.require()
         if not self.queues.allows(use, queue):
             where = f"queue {queue}" if queue else "handles"
             raise Forbidden(f"{self.owner} may not {use} {where}: spec.auth.queues leaves that to others")
@@ -54,7 +64,10 @@ class Acting:
             raise Forbidden(f"{queue} is what a stream holds: it changes it itself, or who has {Right.REVOKE}")
 
     def require_everywhere(self, use: QueueUse, what: str) -> None:
-        """Forbidden if there may be a queue in which they may not do this: `what` does not tell queues apart."""
+        """Forbidden if there may be a queue in which they may not do this: `what` does not tell queues apart. As
+        `require`.
+        """
+        self.right.require()
         if not self.queues.allows_everywhere(use):
             raise Forbidden(
                 f"{what}: that is for who may {use} every queue, and spec.auth.queues keeps {self.owner} out of some"

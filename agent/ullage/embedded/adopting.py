@@ -2,22 +2,29 @@
 
 import os
 import platform
+from typing import Final
 
 import msgspec
 
+from ullage.clock import Clock
 from ullage.embedded.restoreddocument import document_of
-from ullage.embedded.shares import FoundShare, restored_share, share_in
+from ullage.embedded.shares import FoundShare, checked_deeply, made_of_share, share_in
 from ullage.engine.content.containers import directories_of
 from ullage.engine.files import Files, OsFiles
 from ullage.engine.restoring import require_empty
 from ullage.engine.shipping.adopting import Adoption, adopt_share, adoption_cut_short, owner_of
+from ullage.engine.shipping.lease import LeaseWatch
 from ullage.engine.shipping.restoredbase import BegunRestoration, begun_restoration
+from ullage.engine.shipping.sharedocs import EpochDocument
 from ullage.engine.shipping.sharerestoring import identity_in, share_to_restore
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import DirectoryNotEmpty, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.repository import Bytes
 from ullage.wire.upkeep import AdoptionReport
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at a lease: a renewal is seen so soon, and said."""
 
 
 def adopt_from(
@@ -28,25 +35,46 @@ def adopt_from(
     on_progress: Bytes | None,
     *,
     node_is_off: bool,
+    check: bool = False,
+    clock: Clock | None = None,
 ) -> AdoptionReport:
     """What `ullage.adopt` promises."""
     share = share_in(source)
-    files = OsFiles()
+    files, clock = OsFiles(), clock or Clock()
     before = owner_of(share.place, share.share)
     begun = begun_restoration(files, os.path.abspath(root))
     if begun is not None:
         adoption = adoption_cut_short(share.place, share.share, begun.asked)
         if adoption is None or begun.share != share.share:
             raise DirectoryNotEmpty(f"{root} holds part of something else that was cut short: remove what is there")
-        return _adopted(share, root, containers, adoption, begun, before.owner, on_progress)
-    if node_is_off is not True:
+        return _adopted(share, root, containers, adoption, begun, before.owner, on_progress, check=check)
+    if node_is_off is not True and not before.term_millis:
         raise InvalidArgument(
             f"{share.place.name} was last written by {before.owner}: what that node acknowledges and has not shipped "
             "is not adopted. Make sure that it is off, and say so: --node-is-off, or node_is_off=True in a program"
         )
     _require_room(files, share, root, containers)
-    adoption = adopt_share(share.place, share.share, node or platform.node(), SerDe())
-    return _adopted(share, root, containers, adoption, None, before.owner, on_progress)
+    watched = None if node_is_off is True else _watched(share, clock)
+    adoption = adopt_share(share.place, share.share, node or platform.node(), SerDe(), watched=watched)
+    return _adopted(share, root, containers, adoption, None, before.owner, on_progress, check=check)
+
+
+def _watched(share: FoundShare, clock: Clock) -> EpochDocument:
+    """What `epoch` says since longer than its owner may serve. InvalidArgument: it renews its lease."""
+    watch = LeaseWatch(share.place, share.share, clock.boottime)
+    rest = watch.look()
+    first = watch.seen
+    while rest > 0:
+        clock.sleep(min(rest, LOOK_SECONDS))
+        rest = watch.look()
+        if watch.seen != first:
+            break
+    if watch.seen is None or watch.seen != first:
+        raise InvalidArgument(
+            f"{share.place.name}: {watch.seen and watch.seen.owner} renews its lease, so that node serves. Stop it "
+            "there, or, where it is off and another has started, adopt it again"
+        )
+    return watch.seen
 
 
 def _require_room(files: Files, share: FoundShare, root: str | os.PathLike[str], containers: dict[str, str]) -> None:
@@ -63,9 +91,12 @@ def _adopted(
     begun: BegunRestoration | None,
     owner: str,
     on_progress: Bytes | None,
+    *,
+    check: bool,
 ) -> AdoptionReport:
     asked = share_to_restore(share.place, share.share, adoption.fence, begun)
     # Not the adoption that `epoch` names by now: somebody may have adopted it from us, and is the one who may write.
     identity = msgspec.structs.replace(identity_in(asked), adoption=adoption.writer.nonce)
-    made = restored_share(asked, identity, root, containers, on_progress)
-    return AdoptionReport(backup=made.backup, check=made.check, epoch=adoption.writer.epoch, owner=owner)
+    made = made_of_share(asked, identity, root, containers, on_progress)
+    found = checked_deeply(identity, root, containers, on_progress) if check else None
+    return AdoptionReport(backup=made, check=found, epoch=adoption.writer.epoch, owner=owner)

@@ -1,12 +1,18 @@
-"""Looking for a subject in a repository of this machine that nobody has open."""
+"""Looking for a subject in a repository of this machine that nobody has open, and erasing it."""
 
 from collections.abc import Callable, Mapping
 
+import msgspec
+
+from ullage.clock import moment_of
 from ullage.contract import ContentRepository
 from ullage.embedded.repository import open_embedded
-from ullage.engine.erasure.finder import cost_of, find_subject
+from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file
+from ullage.engine.erasure.finder import cost_of, find_subject, look_for
+from ullage.engine.erasure.intent import ErasureIntent
+from ullage.engine.erasure.subject import DigestedSubject, digest_of
 from ullage.errors import InvalidArgument
-from ullage.wire.erasure import ErasureCost, ErasureSurvey
+from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasureReport, ErasureSurvey
 from ullage.wire.upkeep import RecoveryReport
 
 
@@ -24,9 +30,98 @@ def survey_subject(
     `on_cost` is told what will be read before the look begins, and ends it by raising. `on_step` is told how many more
     records were looked at. Errors are those of `ullage.open`.
     """
-    if not where:
-        raise InvalidArgument("say at least one attribute: without one everything would be the subject")
+    _require_some(where)
     with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
         cost = cost_of(repository.engine)
         on_cost(cost)
-        return find_subject(repository.engine, where, cost, on_step)
+        survey = find_subject(repository.engine, where, cost, on_step)
+        intent = intent_file(repository.engine).read()
+        if intent is None:
+            return survey
+        return msgspec.structs.replace(survey, not_promised=(*survey.not_promised, f"{begun(intent)}."))
+
+
+def erase_subject(
+    document: ContentRepository,
+    where: Mapping[str, str],
+    *,
+    on_cost: Callable[[ErasureCost], None],
+    on_found: Callable[[ErasureSurvey], bool],
+    on_phase: Callable[[str], None],
+    on_step: Callable[[int], None],
+    on_report: Callable[[ErasureReport], None] = lambda _report: None,
+    on_recovery: Callable[[RecoveryReport], None] | None = None,
+) -> ErasureReport | None:
+    """Erase all that a repository has of a subject; what was done, or None where `on_found`, which is told what there
+    is, does not want it. One that was begun and interrupted is finished, and `on_found` is not asked.
+    `on_phase` is told of each step as it begins, in words, `on_step` as in `survey_subject`, `on_report` of what was
+    done before that is over: where it raises, the next call tells of it again.
+
+    InvalidArgument if the erasure of another subject was begun and is not finished.
+    """
+    _require_some(where)
+    with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
+        engine = repository.engine
+        eraser = Eraser(engine, ErasureSteps(on_phase, on_step, on_report))
+        intent = intent_file(engine).read()
+        if intent is None:
+            cost = cost_of(engine)
+            on_cost(cost)
+            found = look_for(engine, where, cost, on_step)
+            if not on_found(found.survey):
+                return None
+            intent = eraser.begin(found)
+        elif intent.where != dict(where):
+            raise InvalidArgument(f"{begun(intent)}. Nothing was looked at or changed")
+        return eraser.finish(intent)
+
+
+def look_again(
+    document: ContentRepository,
+    certificate: ErasureCertificate,
+    digest_key: bytes,
+    *,
+    on_cost: Callable[[ErasureCost], None],
+    on_step: Callable[[int], None],
+    on_recovery: Callable[[RecoveryReport], None] | None = None,
+) -> ErasureSurvey:
+    """What a repository has now of the subject of a certificate, whose values nobody has to know.
+
+    InvalidArgument if the certificate is another repository's.
+    """
+    subject = DigestedSubject(certificate.attributes, bytes.fromhex(certificate.subject), digest_key)
+    with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
+        engine = repository.engine
+        if engine.identity.repository != certificate.repository:
+            raise InvalidArgument(
+                f"the certificate is of repository {certificate.repository}, and this one is "
+                f"{engine.identity.repository}"
+            )
+        cost = cost_of(engine)
+        on_cost(cost)
+        return look_for(engine, {}, cost, on_step, subject).survey
+
+
+def subject_digest(where: Mapping[str, str], key: bytes) -> bytes:
+    """See `digest_of`."""
+    return digest_of(where, key)
+
+
+def give_up_erasure(document: ContentRepository) -> bool:
+    """Forget an erasure that was begun: what is gone stays gone, what is not stays. Whether there was one."""
+    with open_embedded(None, document, create=False, maintain=False) as repository:
+        return intent_file(repository.engine).remove()
+
+
+def begun(intent: ErasureIntent) -> str:
+    """What to say of an erasure that is not finished."""
+    words = " --and ".join(f"{name}={value}" for name, value in intent.where.items())
+    return (
+        f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: finish it (`ullage erase "
+        f"--where {words}`), or give it up (`ullage erase --give-up`)"
+    )
+
+
+def _require_some(where: Mapping[str, str]) -> None:
+    if not where:
+        raise InvalidArgument("say at least one attribute: without one everything would be the subject")

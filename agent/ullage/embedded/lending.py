@@ -96,6 +96,7 @@ class LentFiles:
 
     def claims(self, keys: list[ClaimKey]) -> list[Place]:
         """Where base claims are. What is not in use is found as long as its bytes are there."""
+        self.acting.right.require()
         ledger, deleted = self._engine.ledger, Deleted(self._engine, self.acting)
 
         def look(key: ClaimKey) -> Wanted | Place:

@@ -6,8 +6,10 @@ from typing import Final
 
 from ullage.contract import ReplicationMode, ReplicationSettings
 from ullage.embedded.backupplaces import place_of_share
+from ullage.embedded.leasekeeping import LeaseKeeper
 from ullage.engine.engine import Engine
 from ullage.engine.provenance.store import ProvenanceStore
+from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.shareplace import SharePlace
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
@@ -40,8 +42,10 @@ class Replication:
         settings: ReplicationSettings,
         on_failure: Callable[[str, Exception], None],
         reopen: Callable[[], None] = lambda: None,
+        keeper: LeaseKeeper | None = None,
     ) -> None:
-        """`reopen` has the place reached anew with the next try."""
+        """`reopen` has the place reached anew with the next try. `keeper`: of the lease that is served by."""
+        self._keeper = keeper
         self._reopen = reopen
         self._max_lag_millis = int(settings.max_lag)
         self._engine = engine
@@ -49,6 +53,7 @@ class Replication:
         self._interval = settings.interval.seconds
         self._on_failure = on_failure
         self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings))
+        self._shipper.lease = None if keeper is None else keeper.held
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
         self._failures = 0
@@ -58,10 +63,14 @@ class Replication:
     def start(self) -> None:
         """Begin, behind whoever starts it."""
         self._thread.start()
+        if self._keeper is not None:
+            self._keeper.start()
 
     def stop(self) -> None:
         """Ship what is left, if the bucket answers, once nobody commits any more."""
         self._stop.set()
+        if self._keeper is not None:
+            self._keeper.stop()
         self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive() or self._is_fenced or self._failures:
             return
@@ -94,6 +103,8 @@ class Replication:
             problem=self._problem,
             max_lag_millis=self._max_lag_millis,
             awaits_base=figures.awaits_base,
+            adopt_after_millis=0 if self._keeper is None else self._keeper.held.term_millis,
+            has_lapsed=self._keeper is not None and not self._keeper.held.lease.is_held,
         )
 
     def _state(self) -> ReplicationState:
@@ -113,10 +124,14 @@ class Replication:
 
     def _try(self) -> bool:
         try:
+            self._require_lease()
             if not self._shipper.has_begun:
                 self._shipper.begin()
             self._shipper.step()
         except ShareFenced as error:
+            if self._keeper is not None:
+                self._keeper.held.lease.lose()
+                self._engine.committer.right.notice()
             self._is_fenced = True
             self._engine.tap.close()
             self._engine.ledger.shipping_since = 0  # nobody comes for it any more
@@ -130,6 +145,11 @@ class Replication:
             return False
         self._failures, self._problem = 0, ""
         return True
+
+    def _require_lease(self) -> None:
+        """ShareFenced: whoever renews it has found that somebody else has the share; an idle shipper would not."""
+        if self._keeper is not None and self._keeper.held.lease.is_lost:
+            raise ShareFenced(f"{self._url} has another writer now")
 
     def _absorb(self) -> None:
         """What waits is counted and bounded while nothing is shipped."""
@@ -158,7 +178,13 @@ def replication_of(
 
     bucket = found()
     place = place_of_share(bucket, found)
-    return Replication(engine, place, bucket.url, node, settings, on_failure, place.close)
+    keeper = None
+    if settings.adopt_after is not None:
+        held = OwnedLease(engine.clock.boottime, settings.adopt_after.seconds)
+        beside = place_of_share(bucket, found)  # its own connections: of those for what is shipped all may be taken
+        share, right = engine.identity.repository, engine.committer.right
+        keeper = LeaseKeeper(held, right, beside, share, on_failure, beside.close)
+    return Replication(engine, place, bucket.url, node, settings, on_failure, place.close, keeper)
 
 
 def bucket_of(settings: ReplicationSettings, share: str) -> Bucket:

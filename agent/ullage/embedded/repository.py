@@ -96,6 +96,7 @@ class EmbeddedRepository(Repository):
         self.clock = engine.clock
         self.name = name
         self.node = node
+        acting = acting.of(engine.committer.right)
         self.acting = acting
         self.owner = acting.owner
         self.runs = runs or ReclamationRuns(engine)
@@ -216,7 +217,7 @@ class EmbeddedRepository(Repository):
             node=self.node,
             name=self.name,
             repository=engine.identity.repository,
-            is_ready=self.is_ready,
+            is_ready=self.is_ready and self.acting.right.is_given,
             is_stopping=False,
             drains=engine.admission.drains,
             now_millis=clock.believed_millis,

@@ -105,6 +105,7 @@ class EmbeddedSession(Session):
         return self.kept(self._session.import_handle(uuid, checked_attributes(attributes)))
 
     def read(self, flow_file: AnyFlowFile, start: int = 0, size: int | None = None) -> ContentStream:
+        self._acting.right.require()
         return self._session.read(self._record(flow_file), *checked_part(start, size))
 
     def write(self, flow_file: AnyFlowFile, content: AnyContent, lifetime: Lifetime = Lifetime.DEFAULT) -> FlowFile:

@@ -27,7 +27,7 @@ from ullage.errors import InvalidArgument, NotABackup
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.interface.repository import Bytes
 from ullage.uuids import parse_uuid
-from ullage.wire.upkeep import PartialRestoration, RestorationReport, SharePoint
+from ullage.wire.upkeep import BackupReport, CheckReport, PartialRestoration, RestorationReport, SharePoint
 
 
 class FoundShare(NamedTuple):
@@ -105,6 +105,29 @@ def restored_share(
     on_progress: Bytes | None,
 ) -> RestorationReport:
     """Make a repository of a share, with this identity, and check it."""
+    report = made_of_share(asked, identity, root, containers, on_progress)
+    return RestorationReport(backup=report, check=checked_deeply(identity, root, containers, on_progress))
+
+
+def checked_deeply(
+    identity: RepositoryIdentity,
+    root: str | os.PathLike[str],
+    containers: dict[str, str],
+    on_progress: Bytes | None,
+) -> CheckReport:
+    """What a deep check finds in a repository that was made just now."""
+    with open_embedded(None, document_of(identity, root, containers), create=False, maintain=False) as repository:
+        return repository.check(deep=True, on_progress=on_progress)
+
+
+def made_of_share(
+    asked: ShareToRestore,
+    identity: RepositoryIdentity,
+    root: str | os.PathLike[str],
+    containers: dict[str, str],
+    on_progress: Bytes | None,
+) -> BackupReport:
+    """Make a repository of a share, with this identity. Its start reads in the background what lies there."""
     document = document_of(identity, root, containers)
     done = 0
 
@@ -114,9 +137,7 @@ def restored_share(
         if on_progress is not None:
             on_progress(done, done)  # how much it is in all nobody knows before the end
 
-    report = restore_share(OsFiles(), asked, identity, document.spec, told)
-    with open_embedded(None, document, create=False, maintain=False) as repository:
-        return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+    return restore_share(OsFiles(), asked, identity, document.spec, told)
 
 
 def restore_some_replicated(

@@ -14,6 +14,7 @@ from ullage.embedded.partialrestoring import (
     records_beside,
     restore_some as _restore_some,
 )
+from ullage.embedded.rejoining import rejoin_from
 from ullage.embedded.repository import described, open_embedded
 from ullage.embedded.restoreddocument import document_of
 from ullage.embedded.shares import points_of, restore_replicated, restore_some_replicated, share_at
@@ -30,7 +31,7 @@ from ullage.engine.wal.serde import SerDe
 from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
-from ullage.interface.repository import Bytes
+from ullage.interface.repository import Bytes, Repository
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import (
     AdoptionReport,
@@ -40,6 +41,7 @@ from ullage.wire.upkeep import (
     Mended,
     PartialRestoration,
     RecoveryReport,
+    RejoinReport,
     RepairReport,
     RestorationReport,
     SharePoint,
@@ -246,25 +248,46 @@ def adopt(
     source: str | os.PathLike[str] | Bucket,
     root: str | os.PathLike[str],
     *,
-    node_is_off: bool,
+    node_is_off: bool = False,
     node: str = "",
     containers: Mapping[str, str] | None = None,
+    check: bool = False,
     on_progress: Bytes | None = None,
 ) -> AdoptionReport:
-    """Have a repository whose node is gone go on in `root`, from its share (docs/shipping.md), every byte checked.
+    """Have a repository whose node is gone go on in `root`, from its share (docs/shipping.md). Every byte that is
+    fetched is checked, and read once more, in the background, when it is served; `check`: before this returns.
 
     First the share is taken: the node that wrote it puts nothing there any more, also if it comes back and is started.
     Then what was put is restored, up to the newest point. `root` is empty or not there, and `containers` are as for
     `restore`; `node` is who adopts it, as people are told. What the other node acknowledged and had not shipped is not
-    here, so `node_is_off` has to be said. Cut short, it leaves a share that nobody writes: said again, it goes on.
-    NotABackup; DirectoryNotEmpty; InvalidArgument; ShareFenced: somebody else adopted it at the same moment;
-    BucketRefused; BucketUnavailable.
+    here. So, where it serves by a lease (`spec.replication.adoptAfter`), this waits until that can hold no more, and
+    else `node_is_off` has to be said; said, nobody waits. Cut short, it leaves a share that nobody writes: said again,
+    it goes on. NotABackup; DirectoryNotEmpty; InvalidArgument, also where the other node renews its lease; ShareFenced:
+    somebody else adopted it at the same moment; BucketRefused; BucketUnavailable.
 
     >>> ullage.adopt("s3://flows/replicas", "again", node_is_off=True).owner  # doctest: +SKIP
     'node-1'
     """
     with _into(root):
-        return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off)
+        return adopt_from(source, root, dict(containers or {}), node, on_progress, node_is_off=node_is_off, check=check)
+
+
+def rejoin(
+    root: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Bucket,
+    to: Repository | None = None,
+) -> RejoinReport:
+    """What the repository in `root` has alone since its share was adopted by another node, and, where `to` is the
+    repository that goes on there, bring it over: as new FlowFiles at the end of their queues, and new handles.
+
+    Nobody has `root` open; nothing in it is changed. It may be said again: nothing is brought twice for as long as `to`
+    remembers what it was asked. InvalidArgument: nobody has adopted the share since, or it does not go back to that any
+    more; NotABackup; RepositoryLocked; RepositoryDamaged; BucketRefused; BucketUnavailable.
+
+    >>> ullage.rejoin("casks", "s3://flows/replicas").queues  # doctest: +SKIP
+    {'orders': 17}
+    """
+    return rejoin_from(root, source, to)
 
 
 def verify_backup(

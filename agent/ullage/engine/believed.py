@@ -65,6 +65,9 @@ class BelievedClock(Clock):
     def monotonic(self) -> float:
         return self.machine.monotonic()
 
+    def boottime(self) -> float:
+        return self.machine.boottime()
+
     def sleep(self, seconds: float) -> None:
         self.machine.sleep(seconds)
 

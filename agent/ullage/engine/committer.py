@@ -19,6 +19,7 @@ from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.swap import SwapFiles
 from ullage.engine.model import Operation
 from ullage.engine.repositories import FlowFileRepository, ProvenanceRepository
+from ullage.engine.servingright import ServingRight
 from ullage.engine.uninterrupted import uninterrupted
 from ullage.engine.withdrawn import CLOSED
 from ullage.errors import BackPressure, DiskFull, NotRestored
@@ -53,6 +54,7 @@ class Committer:
         self._checkpoints = 0
         self._is_closed = False
         self.listeners: list[Callable[[float], None]] = []
+        self.right = ServingRight()
 
     def adopt(self, settings: FlowFileSettings) -> None:
         """Another `walMaxBytes`, from the next transaction on."""
@@ -64,9 +66,11 @@ class Committer:
     ) -> int:
         """One transaction, durable when this returns its id. Only removing work may spend the reserve.
 
-        `validate` runs right before the id is taken; what it raises is raised here, with nothing written.
+        `validate` runs right before the id is taken; what it raises is raised here, with nothing written. LeaseLapsed:
+        another node may have the repository by now.
         """
         began = self._clock.monotonic()
+        is_told = self.right.admit()
         if creates:
             self._admit_new()
         try:
@@ -78,6 +82,8 @@ class Committer:
             self._reserves.spend()
             id = self._log.append(operations, self._clock.now_millis(), validate)
         self._log.wait_durable(id)
+        if is_told:
+            self.right.settle(id)
         seconds = self._clock.monotonic() - began
         for listener in self.listeners:
             listener(seconds)
@@ -86,7 +92,9 @@ class Committer:
     @uninterrupted
     def settle(self) -> None:
         """Return when everything that is applied now is durable. CommitOutcomeUnknown if nobody can say so any more."""
-        self._log.wait_durable(self._log.last_id)
+        id = self._log.last_id
+        self._log.wait_durable(id)
+        self.right.settle(id)
 
     @uninterrupted
     def checkpoint(self, on_progress: Callable[[int], None] | None = None, *, drains: bool = True) -> None:

@@ -61,13 +61,14 @@ class Recovery:
                 raise RecordUnusable(f"resource claim {index} was moved, and its content at offset {lost} was not")
 
     def mark(self) -> None:
-        """Mark the files of whose content the replayed transactions tell as not proved. In memory only, as seals are.
+        """Mark the files of whose content the replayed transactions tell as not proved, and those that were open, which
+        nobody has sealed: of a share that was restored all. In memory only, as seals are.
 
         Not read here: that would take as long as writing it took, and one bad byte would keep all others away.
         """
-        indexes = set(self._touched)
+        indexes = self._touched | {entry.claim.index for entry in self._ledger.entries() if not entry.claim.sealed}
         # The sources of a relocation may be unlinked by now: what moved lies where it went.
-        for index in self._touched:
+        for index in sorted(indexes):
             entry = self._ledger.entry(index)
             if entry is not None and entry.relocation is not None:
                 indexes.remove(index)

@@ -1,6 +1,7 @@
-"""What a repository has of one subject, as `ullage erase --dry-run` tells it. Nothing here erases anything."""
+"""What a repository has of one subject, as `ullage erase --dry-run` tells it, and what an erasure has done."""
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -108,3 +109,73 @@ class ErasureSurvey(msgspec.Struct, frozen=True, kw_only=True):
     def is_found(self) -> bool:
         """Whether there is anything of the subject."""
         return any(finding.count for finding in self.findings)
+
+
+class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure has done: all of the subject is gone, but for what `remains` says."""
+
+    where: dict[str, str]
+    """The attributes that make the subject."""
+
+    repository: str
+    """Its uuid."""
+
+    began_millis: int
+    """When it was promised; one that was interrupted began then."""
+
+    ended_millis: int
+
+    first_transaction: int
+    """All that it committed came behind this one."""
+
+    last_transaction: int
+
+    found: tuple[ErasureFinding, ...]
+    """What there was before it began; each place."""
+
+    uuids: int
+    """FlowFiles and handles that are or were the subject's."""
+
+    event_files: int
+    """Files of provenance events that were written anew without what they told of it, by the last call."""
+
+    remains: tuple[str, ...]
+    """What could not be done, in words; empty: nothing that a look finds is left."""
+
+    not_promised: tuple[str, ...]
+    """Where more of the subject may be, that no look into this repository finds."""
+
+    is_finished: bool
+    """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""
+
+
+class ErasureCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an erasure has done, signed, and without the subject's values. Fields as in `ErasureReport`."""
+
+    kind: Literal["ErasureCertificate"] = "ErasureCertificate"
+    version: Literal[1] = 1
+    product: str
+    repository: str
+
+    attributes: tuple[str, ...]
+    """The names of the attributes that make the subject."""
+
+    subject: str
+    """A digest of their values, keyed with a secret of the repository."""
+
+    began_millis: int
+    ended_millis: int
+    first_transaction: int
+    last_transaction: int
+    found: tuple[ErasureFinding, ...]
+    uuids: int
+    event_files: int
+    remains: tuple[str, ...]
+    not_promised: tuple[str, ...]
+    is_finished: bool
+
+    public_key: str
+    """Of the repository, Ed25519."""
+
+    signature: str = ""
+    """Of all other fields, as JSON with sorted names and no space, this one empty."""

@@ -43,6 +43,7 @@ ANY: Final[Refusals] = (
     errors.ServiceBusy,
     errors.ServiceStopping,
     errors.NotRestored,
+    errors.LeaseLapsed,
 )
 """What any request under `/v1` may be refused with."""
 

@@ -131,6 +131,7 @@ PROBLEMS: Final = (
     Problem(errors.ForeignContainer, "foreign-container", 500, "A container is missing or foreign"),
     Problem(errors.FormatTooNew, "format-too-new", 500, "Written by a newer version"),
     Problem(errors.BucketRefused, "bucket-refused", 502, "The bucket refuses"),
+    Problem(errors.LeaseLapsed, "lease-lapsed", 503, "The node may not serve now"),
     Problem(errors.BucketUnavailable, "bucket-unavailable", 503, "The bucket does not answer"),
     Problem(errors.ServiceBusy, "busy", 503, "Too much is under way"),
     Problem(errors.ServiceStopping, "stopping", 503, "The service is stopping"),

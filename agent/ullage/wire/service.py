@@ -90,6 +90,12 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     awaits_base: bool = False
     """Whether it is not known what the bucket lacks: the share is not begun yet, or more waited than could be held."""
 
+    adopt_after_millis: int = 0
+    """For how long a lease holds: `spec.replication.adoptAfter`, 0 if none is asked for."""
+
+    has_lapsed: bool = False
+    """Whether the lease does not hold: nothing is acknowledged, handed out or read."""
+
 
 class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node's service and its repository."""

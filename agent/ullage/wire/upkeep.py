@@ -291,14 +291,42 @@ class RestorationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was found in it, deeply."""
 
 
+class RejoinReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node acknowledged that was followed by another, and that other does not have."""
+
+    owner: str
+    """Who writes the share now."""
+
+    queues: dict[str, int]
+    """FlowFiles that were made there alone, by the queue in which they stand."""
+
+    handles: int
+    """Handles that were made there alone."""
+
+    bytes: int
+    """Of their content."""
+
+    changed: int
+    """FlowFiles and handles that both have, and that were changed there: they stay as the other has them."""
+
+    removed: int
+    """Those that were removed there, and that the other got: they stay there, for what was taken may be taken again."""
+
+    brought: dict[str, str]
+    """By the id that each had, which it has now; empty where nothing was to be brought."""
+
+    lost: tuple[str, ...] = ()
+    """Ids of those whose content can't be read, and why."""
+
+
 class AdoptionReport(msgspec.Struct, frozen=True, kw_only=True):
     """A repository that goes on elsewhere, from a share."""
 
     backup: BackupReport
     """What was copied."""
 
-    check: CheckReport
-    """What was found in it, deeply."""
+    check: CheckReport | None = None
+    """What was found in it, deeply, if that was asked for."""
 
     epoch: int
     """Of the share from now on: whoever wrote it in a lower one is fenced."""

@@ -18,7 +18,8 @@ from ullage_agent.cli.output import bar, many, print_json, say, size, tell
 @option(
     "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
 )
-@option("--node-is-off", is_flag=True, help="The node that wrote it is off: what it has not shipped is left behind.")
+@option("--node-is-off", is_flag=True, help="The node that wrote it is off: wait for no lease of its.")
+@option("--check", is_flag=True, help="Read everything once more before it is served, and not behind that.")
 @option("--node", default="", metavar="NAME", help="Who adopts it, as others are told; else this machine's name.")
 @on_bucket
 @json_output
@@ -27,13 +28,18 @@ def adopt(
     root: Path,
     containers: tuple[tuple[str, str], ...],
     node_is_off: bool,
+    check: bool,
     node: str,
     as_json: bool,
 ) -> None:
     """Have a repository go on in ROOT, from what its lost node has shipped to a bucket.
 
     From here on the node that wrote there is fenced, also if it comes back and starts: it ships nothing any more. All
-    that the bucket has is in ROOT then, FlowFiles in their places and handles under their ids, every byte checked.
+    that the bucket has is in ROOT then, FlowFiles in their places and handles under their ids, every byte checked
+    as it came. Whoever serves it reads it once more, in the background.
+
+    Where it served by a lease (spec.replication.adoptAfter), this waits until that can hold no more; else somebody has
+    to say that the node is off. What it acknowledged and had not shipped is left behind.
 
     Interrupted, nobody writes the share: say it again, and it goes on with what is in ROOT.
     """
@@ -44,18 +50,24 @@ def adopt(
             node_is_off=node_is_off,
             node=node,
             containers=dict(containers),
+            check=check,
             on_progress=progress.reach,
         )
-    for problem in made.check.problems:
+    problems = () if made.check is None else made.check.problems
+    for problem in problems:
         say(f"problem: {problem}")
     if as_json:
-        checked = {"problems": made.check.problems, "flow_files": made.check.flow_files}
+        checked = {} if made.check is None else {"problems": problems, "flow_files": made.check.flow_files}
         print_json(msgspec.to_builtins(made.backup) | checked | {"epoch": made.epoch, "owner": made.owner})
     else:
+        found = (
+            ""
+            if made.check is None
+            else f"{made.check.flow_files:,} FlowFiles and handles, {many(len(problems), 'problem')}; "
+        )
         tell(
             f"adopted from {made.owner}, {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; "
-            f"up to transaction {made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
-            f"{many(len(made.check.problems), 'problem')}; the share is in epoch {made.epoch:,}"
+            f"up to transaction {made.backup.last_id:,}; {found}the share is in epoch {made.epoch:,}"
         )
-    if made.check.problems:
+    if problems:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)

@@ -41,8 +41,15 @@ def _drained(found: ReplicationStatus) -> str:
 def _said(found: ReplicationStatus) -> tuple[str, str]:
     if found.state == "fenced":
         return "Fenced", found.problem[:WORDS_MAX]
+    if found.has_lapsed:
+        said = f"Nothing is served until {found.url} answers (spec.replication.adoptAfter). {found.problem}"
+        return "Lapsed", said[:WORDS_MAX].strip()
     if found.state == "failing":
         return "Failing", found.problem[:WORDS_MAX]
+    return _said_of_lag(found)
+
+
+def _said_of_lag(found: ReplicationStatus) -> tuple[str, str]:
     if found.lag_millis > found.max_lag_millis:
         return "Behind", "Commits wait to be shipped for longer than spec.replication.maxLag."
     if found.awaits_base:

@@ -249,6 +249,7 @@ def _replication(found: ReplicationStatus | None) -> Iterator[Sample]:
     yield Sample("replication_max_lag_seconds", 0 if found is None else found.max_lag_millis / 1000)
     yield Sample("replication_fenced", found is not None and found.state == "fenced")
     yield Sample("replication_failing", found is not None and found.state in ("failing", "fenced"))
+    yield Sample("replication_lapsed", found is not None and found.has_lapsed)
     yield Sample("replication_shipped_bytes_total", 0 if found is None else found.shipped_bytes)
 
 

@@ -91,6 +91,11 @@ TABLE: Final = (
     Entry("replication_max_lag_seconds", GAUGE, "How long it may wait: spec.replication.maxLag, 0 without a bucket."),
     Entry("replication_fenced", GAUGE, "1 once somebody else writes the share: this node ships nothing any more."),
     Entry("replication_failing", GAUGE, "1 while nothing is shipped: the bucket refuses, or somebody else writes."),
+    Entry(
+        "replication_lapsed",
+        GAUGE,
+        "1 while the lease of spec.replication.adoptAfter does not hold: nothing is served.",
+    ),
     Entry("replication_shipped_bytes_total", TOTAL, "Bytes put into the bucket since the start."),
     Entry("window_open", GAUGE, "1 if the operation is allowed now.", ("operation",)),
     Entry("window_opens_timestamp_seconds", GAUGE, "When the operation is allowed next.", ("operation",)),

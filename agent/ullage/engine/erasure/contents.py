@@ -33,6 +33,10 @@ class SubjectContents:
         if record.claim in self._now or record.claim in self._before:
             _note(self._others, record)
 
+    def claims(self) -> tuple[ContentClaim, ...]:
+        """All that the subject has, or had."""
+        return tuple(sorted(self._now.keys() | self._before.keys(), key=_place_of))
+
     def count(self, ledger: Ledger, tally: ErasureTally) -> None:
         """Tell each byte once: as shared, else as the subject's own, else as archived or dead."""
         for claim in self._now.keys() | self._before.keys():
@@ -61,6 +65,10 @@ class SubjectContents:
                     tally.add(where, size)
             if place.file.index != claim.resource:
                 tally.add(ErasurePlace.RELOCATED_CONTENT, _length(all))
+
+
+def _place_of(claim: ContentClaim) -> tuple[int, int]:
+    return claim.resource, claim.offset
 
 
 def _note(slices: defaultdict[ContentClaim, list[ByteRange]], content: FlowFileRecord | Content) -> None:

@@ -1,8 +1,9 @@
 """The provenance events of a subject: in event files, and those that only the log holds."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
+from ullage.engine.arrow import pa
 from ullage.engine.erasure.contents import SubjectContents
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.erasure.tally import ErasureTally
@@ -14,7 +15,10 @@ from ullage.errors import ProvenanceDamaged
 from ullage.wire.erasure import ErasurePlace
 from ullage.wire.provenance import EventQuery
 
-_COLUMNS = ("flow_file", "attributes_before", "attributes_updated", "content_before", "content")
+REDACTED: Final = "what was told of this FlowFile was erased"
+"""The details of an event that was redacted: else nobody could tell it from one that never had attributes."""
+
+_COLUMNS = ("flow_file", "details", "attributes_before", "attributes_updated", "content_before", "content")
 
 
 def find_events(
@@ -25,10 +29,12 @@ def find_events(
     An event counts by what its FlowFile was called before it, after it, or both: an attribute that was taken away
     still stands in the event that tells so.
     """
-    for row in _rows(provenance, tally):
+    for row in _rows(provenance, subject, tally):
         before = dict(row["attributes_before"] or ())
         after = _updated(before, row["attributes_updated"])
         flow_file = row["flow_file"]
+        if row["details"] == REDACTED and not before and not after:
+            continue  # it has nothing of anybody any more, but a uuid by which it may be asked for
         sides = [(ErasurePlace.EVENTS_AFTER, after, row["content"])]
         if row["content_before"] is not None:  # else there was no such FlowFile before
             sides.append((ErasurePlace.EVENTS_BEFORE, before, row["content_before"]))
@@ -40,13 +46,13 @@ def find_events(
                     contents.needed(_content(content))
 
 
-def _rows(provenance: ProvenanceRepository, tally: ErasureTally) -> Iterator[dict[str, Any]]:
+def _rows(provenance: ProvenanceRepository, subject: Subject, tally: ErasureTally) -> Iterator[dict[str, Any]]:
     """Those of all events that can be read; what cannot is told, and what lies behind it is read all the same."""
     seen: int | None = 0
     while seen is not None:
         try:
             for run in provenance.columns(EventQuery(after=seen)):
-                yield from _rows_of(run, tally)
+                yield from _rows_of(run, subject, tally)
                 seen = run.first_sequence + run.events - 1
             return
         except ProvenanceDamaged as error:  # a file that does not even tell its parts
@@ -54,14 +60,15 @@ def _rows(provenance: ProvenanceRepository, tally: ErasureTally) -> Iterator[dic
             tally.miss(error if seen is not None else f"{error}; no later event was looked at")
 
 
-def _rows_of(run: EventColumns, tally: ErasureTally) -> Iterator[dict[str, Any]]:
+def _rows_of(run: EventColumns, subject: Subject, tally: ErasureTally) -> Iterator[dict[str, Any]]:
     try:
         table = run.read(_COLUMNS)
     except ProvenanceDamaged as error:
         tally.miss(error)
         return
     if table is not None:
-        yield from table.to_pylist()
+        # Of a few million events as many attributes would be made objects of: most are of somebody else.
+        yield from table.take(pa.array(subject.rows(table), pa.int64())).to_pylist()
 
 
 def _end_of_next(provenance: ProvenanceRepository, seen: int) -> int | None:

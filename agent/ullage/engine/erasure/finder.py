@@ -7,6 +7,7 @@ its uuids are. It holds what is the subject's in memory, and nothing of anybody 
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.answers import find_answers
@@ -18,6 +19,7 @@ from ullage.engine.erasure.tally import ErasureTally
 from ullage.engine.erasure.unpromised import not_promised
 from ullage.engine.ledger.aside import HANDLES_SPACE
 from ullage.engine.ledger.remembered import ANSWERS_SPACE
+from ullage.engine.model import ContentClaim
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.wire.erasure import ErasureCost, ErasurePlace, ErasureSurvey
 
@@ -43,9 +45,26 @@ def cost_of(engine: Engine) -> ErasureCost:
     )
 
 
+class FoundSubject(NamedTuple):
+    """What was found, and by what it is found again once its records are gone: uuids of FlowFiles and handles that are
+    or were the subject's, and the base claims that they have, or that events tell of.
+    """
+
+    survey: ErasureSurvey
+    uuids: frozenset[bytes]
+    claims: tuple[ContentClaim, ...]
+
+
 def find_subject(engine: Engine, where: Mapping[str, str], cost: ErasureCost, on_step: Step) -> ErasureSurvey:
     """Everything of the subject. Nothing may be committed meanwhile, or it may be missed or told twice."""
-    subject, tally, contents = Subject(where), ErasureTally(), SubjectContents()
+    return look_for(engine, where, cost, on_step).survey
+
+
+def look_for(
+    engine: Engine, where: Mapping[str, str], cost: ErasureCost, on_step: Step, subject: Subject | None = None
+) -> FoundSubject:
+    """The same, with what an erasure has to know; of a `subject` that is known otherwise than by what `where` says."""
+    subject, tally, contents = subject or Subject(where), ErasureTally(), SubjectContents()
     scan = RecordScan(engine.ledger, engine.swap_files, tally)
     for place, record in _stepwise(scan, on_step):
         if subject.has(record):
@@ -64,13 +83,14 @@ def find_subject(engine: Engine, where: Mapping[str, str], cost: ErasureCost, on
     find_answers(engine.spaces.answers, tally)
     for name in sorted(engine.content.away):
         tally.miss(f"container {name} is away: what content it has was not compared with its files")
-    return ErasureSurvey(
+    survey = ErasureSurvey(
         where=dict(where),
         cost=cost,
         findings=tally.findings(),
         unread=tuple(tally.unread),
         not_promised=not_promised(engine),
     )
+    return FoundSubject(survey, frozenset(tally.uuids), contents.claims())
 
 
 def _stepwise(scan: RecordScan, on_step: Step) -> Iterator[PlacedRecord]:

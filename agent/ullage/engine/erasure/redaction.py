@@ -11,14 +11,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ullage.engine.arrow import pa
+from ullage.engine.erasure.events import REDACTED
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.model import parse_uuid
 from ullage.engine.provenance.columns import schema
 from ullage.engine.provenance.eventfiles import EventFiles, encode_tables
 from ullage.engine.provenance.manifest import EventFile
-
-REDACTED: Final = "what was told of this FlowFile was erased"
-"""The details of a redacted event: else nobody could tell an event that has lost its attributes from one of none."""
+from ullage.errors import ProvenanceDamaged
 
 _INSTEAD: Final[Mapping[str, Any]] = {
     "attributes_before": [],
@@ -28,7 +27,7 @@ _INSTEAD: Final[Mapping[str, Any]] = {
     "alternate_identifier": "",
 }
 
-_LOOKED_AT: Final = ("flow_file", "attributes_before", "attributes_updated")
+_LOOKED_AT: Final = ("flow_file", "details", "attributes_before", "attributes_updated")
 
 
 class Redaction:
@@ -44,10 +43,12 @@ class Redaction:
         self._compress = compress
 
     def anew(self, file: EventFile) -> memoryview | None:
-        """The bytes of a file without what it tells of the subject; None: it tells nothing. ProvenanceDamaged."""
-        groups = range(len(self._event_files.starts(file)) - 1)
-        found = {group: rows for group in groups if any(rows := self._rows(file, group))}
+        """The bytes of a file without what it tells of the subject; None: it tells nothing, or can't be read, which
+        must keep no other file from it: whoever looks again is told.
+        """
         try:
+            groups = range(len(self._event_files.starts(file)) - 1)
+            found = {group: rows for group in groups if (rows := self._rows(file, group))}
             if not found:
                 return None
             names = schema().names
@@ -56,18 +57,24 @@ class Redaction:
                 for group, table in ((group, self._event_files.columns(file, group, names)) for group in groups)
             )
             return encode_tables(tables, compress=self._compress)
+        except ProvenanceDamaged:
+            return None
         finally:
             # Of those that stay, too: else a repository's every file would be held open, with its footer in memory.
             self._event_files.forget(file)
 
-    def _rows(self, file: EventFile, group: int) -> list[bool]:
+    def _rows(self, file: EventFile, group: int) -> set[int]:
         """Which events of a row group are the subject's."""
         table = self._event_files.columns(file, group, _LOOKED_AT)
-        return [self._is_meant(*row) for row in zip(*(table[name].to_pylist() for name in _LOOKED_AT), strict=True)]
+        rows = self._subject.rows(table)
+        few = table.take(pa.array(rows, pa.int64()))
+        values = zip(*(few[name].to_pylist() for name in _LOOKED_AT), strict=True)
+        return {row for row, each in zip(rows, values, strict=True) if self._is_meant(*each)}
 
     def _is_meant(
         self,
         flow_file: str,
+        details: str,
         before: Sequence[tuple[str, str]] | None,
         updated: Sequence[tuple[str, str | None]] | None,
     ) -> bool:
@@ -75,18 +82,19 @@ class Redaction:
         changes = dict(updated or ())
         after = {name: value for name, value in {**old, **changes}.items() if value is not None}
         if self._subject.has_event(flow_file, old) or self._subject.has_event(flow_file, after):
-            # One that has a name of its own by which it was asked for matches before and after the erasure.
-            return bool(old or changes)
+            # One that is asked for by its uuid is the subject's before it is redacted, and after.
+            return bool(old or changes) or details != REDACTED
         # A FlowFile that was not yet, or no more, the subject's by all values that were said may have some of them.
         has_some = self._subject.shares(old) or self._subject.shares(after)
         return has_some and parse_uuid(flow_file) in self._uuids
 
 
-def _redacted(table: pa.Table, rows: Sequence[bool]) -> pa.Table:
+def _redacted(table: pa.Table, rows: Collection[int]) -> pa.Table:
+    """The table with these rows redacted: what is to stand there is put behind each column, and taken from there."""
+    count = table.num_rows
+    places = pa.array([count if row in rows else row for row in range(count)])
     for name, instead in _INSTEAD.items():
-        values = [
-            instead if is_meant and value is not None else value
-            for value, is_meant in zip(table[name].to_pylist(), rows, strict=True)
-        ]
-        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, schema().field(name).type))
+        type = schema().field(name).type
+        column = pa.chunked_array([*table[name].chunks, pa.array([instead], type)]).combine_chunks()
+        table = table.set_column(table.schema.get_field_index(name), name, column.take(places))
     return table

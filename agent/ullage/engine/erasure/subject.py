@@ -1,8 +1,19 @@
 """A subject: values of attributes, all of which a record or an event has."""
 
-from collections.abc import Mapping
+from __future__ import annotations
 
-from ullage.engine.model import CORE, FlowFileRecord, SetAside, unpack_attributes
+from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from ullage.engine.arrow import pa
+from ullage.engine.model import CORE, FlowFileRecord, SetAside, pack_attributes, unpack_attributes
+from ullage.engine.provenance.filters import rows_with_attribute
+
+KNOWN_MAX: Final = 10_000
+"""Values whose digests are remembered: many records have the same."""
 
 
 class Subject:
@@ -13,6 +24,13 @@ class Subject:
         self._values = [value.encode() for name, value in where.items() if name not in CORE]
         self._is_core = any(name in CORE for name in where)
 
+    def rows(self, table: pa.Table) -> Sequence[int]:
+        """The rows of events with one of the values before or after them, or all where more has to be asked."""
+        if self._is_core or not self._where:
+            return range(table.num_rows)
+        found = set().union(*(rows_with_attribute(table, name, value) for name, value in self._where.items()))
+        return sorted(found)
+
     def has(self, record: FlowFileRecord) -> bool:
         """Whether a FlowFile or handle is the subject's. Of most the packed bytes tell that they are not."""
         packed = record.attributes
@@ -20,6 +38,15 @@ class Subject:
             return False
         found = record.attribute_map() if self._is_core else unpack_attributes(packed)
         return self._is_in(found)
+
+    def lingers_in(self, record: FlowFileRecord) -> bool:
+        """Whether packed attributes of somebody else have a value of the subject, that an update has replaced since."""
+        packed = record.attributes
+        found = [value for value in self._values if value in packed]
+        if not found:
+            return False
+        clean = pack_attributes(unpack_attributes(packed))
+        return any(value not in clean for value in found)
 
     def has_event(self, flow_file: str, attributes: Mapping[str, str]) -> bool:
         """Whether these attributes of an event's FlowFile are the subject's."""
@@ -40,3 +67,45 @@ class Subject:
 
     def _is_in(self, attributes: Mapping[str, str]) -> bool:
         return all(attributes.get(name) == value for name, value in self._where.items())
+
+
+def digest_of(where: Mapping[str, str], key: bytes) -> bytes:
+    """A subject without its values: 32 bytes from which nobody learns them who has not the key."""
+    return blake2b(
+        msgspec.json.encode(sorted(where.items())), key=key, digest_size=32, person=b"ullage-erasure"
+    ).digest()
+
+
+class DigestedSubject(Subject):
+    """A subject of which only a digest is known: what has attributes of these names is digested, and compared.
+
+    Records that can't be used can't be looked at so, but for FlowFiles that went with them.
+    """
+
+    def __init__(self, names: Collection[str], digest: bytes, key: bytes) -> None:
+        super().__init__({})
+        self._names, self._digest, self._key = sorted(names), digest, key
+        self._packed_names = [name.encode() for name in names if name not in CORE]
+        self._is_core = any(name in CORE for name in names)
+        self._known: dict[tuple[str, ...], bool] = {}
+
+    def has(self, record: FlowFileRecord) -> bool:
+        packed = record.attributes
+        if not all(name in packed for name in self._packed_names):
+            return False
+        return self._is_in(record.attribute_map() if self._is_core else unpack_attributes(packed))
+
+    def has_aside(self, aside: SetAside) -> bool:
+        return any(map(self.has, aside.flow_files))
+
+    def _is_in(self, attributes: Mapping[str, str]) -> bool:
+        if not all(name in attributes for name in self._names):
+            return False
+        values = tuple(attributes[name] for name in self._names)
+        found = self._known.get(values)
+        if found is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            where = dict(zip(self._names, values, strict=True))
+            found = self._known[values] = digest_of(where, self._key) == self._digest
+        return found

@@ -1,7 +1,15 @@
 """Where more of a subject may be, that no look into a repository's own records finds: in words, for people."""
 
+from typing import Final
+
 from ullage.contract import ReplicationMode
 from ullage.engine.engine import Engine
+
+COPIES: Final = (
+    "The log, the last checkpoint, and runs and swap files that are no longer in use may hold further copies of the "
+    "attributes that were counted, until checkpoints and merges have replaced them."
+)
+"""True until an erasure has rid the repository of them."""
 
 _ALWAYS = (
     "Backups and other copies of this repository were not looked at: nobody but you knows where they are.",
@@ -9,10 +17,7 @@ _ALWAYS = (
         "Contents and attributes that were removed earlier may still lie in free blocks of the disk. An SSD, or a "
         "filesystem that copies on write, may keep them in places that no program can reach."
     ),
-    (
-        "The log, the last checkpoint, and runs and swap files that are no longer in use may hold further copies of "
-        "the attributes that were counted, until checkpoints and merges have replaced them."
-    ),
+    COPIES,
     (
         "Of provenance events only attributes and content were looked at, not their details, their transit URIs, or "
         "the index, which is made of the events. Attributes that an event left out, because they were too large for "

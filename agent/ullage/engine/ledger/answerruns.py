@@ -63,12 +63,14 @@ class AnswerRuns:
         with self._ledger.lock:
             answers, runs = self._ledger.answers.all(), self._ledger.answers.runs()
         for run in runs:
-            for block in self.files.blocks(run):
-                if not isinstance(block, BlockDamaged):
-                    yield from self._answers_of(run, block, pass_over)
-                elif pass_over is not None:
-                    pass_over(block)
+            yield from self._all_of(run, pass_over)
         yield from answers
+
+    def of_run(self, run: RunFile) -> Iterator[Answer]:
+        """Those of one run. BlockDamaged where there may be others, which can't be read."""
+        for damage in self.files.damages(run, deep=True):
+            raise damage
+        yield from self._all_of(run, None)
 
     def problems(self, *, deep: bool) -> Iterator[str]:
         """What `check` has to say; `deep`: reads every block."""
@@ -137,6 +139,13 @@ class AnswerRuns:
                 f"whether a request with this idempotency key was carried out cannot be read ({error}): nothing was "
                 "done. Use a new key once you know that it was not, or give the damage up (`ullage set-aside`)"
             ) from error
+
+    def _all_of(self, run: RunFile, pass_over: Callable[[BlockDamaged], None] | None) -> Iterator[Answer]:
+        for block in self.files.blocks(run):
+            if not isinstance(block, BlockDamaged):
+                yield from self._answers_of(run, block, pass_over)
+            elif pass_over is not None:
+                pass_over(block)
 
     def _answers_of(
         self, run: RunFile, block: RowBlock, pass_over: Callable[[BlockDamaged], None] | None

@@ -87,6 +87,8 @@ class HandleRuns:
         """What is being merged, or was when that failed."""
 
         self._is_closed = False
+        self._wanted: frozenset[int] = frozenset()
+        """Runs that are to be written anew, however few have left them."""
 
     def load(self) -> None:
         """At a start, behind the snapshot: read all runs that it lists, and count what they keep alive."""
@@ -183,6 +185,23 @@ class HandleRuns:
                 self._give_up()
                 raise
             return True
+
+    def hollow(self) -> frozenset[int]:
+        """The numbers of runs that handles have left, whose rows are there still."""
+        with self._ledger.lock:
+            return frozenset(run.listed.number for run in self._cold.runs if run.count < run.listed.rows)
+
+    def rewrite(self, numbers: frozenset[int]) -> bool:
+        """Begin to rid these runs of what has left them, and go on until the next checkpoint has something to list;
+        whether that is so. Called again after each, it comes to an end.
+        """
+        self._wanted, self._tried = numbers, ()
+        try:
+            while self._cold.merged is None and self.merge_step():
+                continue
+            return self._cold.merged is not None
+        finally:
+            self._wanted = frozenset()
 
     def close(self) -> None:
         """Give up what is being merged, and close the files."""
@@ -336,7 +355,7 @@ class HandleRuns:
             runs = [run for run in self._cold.runs if run.run is not None and run.listed.rows]
         runs = [run for run in runs if run.count and not self.damages.has(run.listed.number)]
         part = mergeable([run.listed.length for run in runs])
-        hollow = [run for run in runs if GONE_SHARE * run.count <= run.listed.rows or self.claims.is_wanting(run)]
+        hollow = [run for run in runs if self._is_hollow(run)]
         chosen = hollow[:1] if part is None else runs[part]
         if not chosen or tuple(chosen) == self._tried:
             return False
@@ -350,6 +369,11 @@ class HandleRuns:
                 run.left = left
         self._merge = HandleMerge(new, tuple(chosen), left, self._cold.pass_over)
         return True
+
+    def _is_hollow(self, run: ColdRun) -> bool:
+        """Whether it is worth writing a run anew by itself, or asked for."""
+        is_asked = run.listed.number in self._wanted
+        return GONE_SHARE * run.count <= run.listed.rows or is_asked or self.claims.is_wanting(run)
 
     def _give_up(self) -> None:
         merge, self._merge = self._merge, None

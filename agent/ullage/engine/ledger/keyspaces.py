@@ -85,6 +85,11 @@ class KeySpaces:
         """Where the file of a run lies."""
         return self._files[run.space].path(run.number)
 
+    def sync_names(self) -> None:
+        """Make it durable which files there are: one that was removed does not come back after a crash."""
+        for files in self._files.values():
+            files.sync_names()
+
     def close(self) -> None:
         """Close the files."""
         self.blocks.close()

@@ -155,8 +155,9 @@ class RunFiles:
         return self._files.usage(os.path.dirname(os.path.dirname(self._place.path))).free_bytes >= ROOM * count
 
     def sync_names(self) -> None:
-        """Make the runs' names durable."""
-        self._files.sync_directory(self.directory)
+        """Make the runs' names durable, and the end of those that are gone."""
+        if self._files.exists(self.directory):
+            self._files.sync_directory(self.directory)
 
     def let_go(self, number: int, *, is_kept: bool) -> None:
         """A run is not being written any more."""

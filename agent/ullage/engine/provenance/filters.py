@@ -34,10 +34,10 @@ def candidates(table: pa.Table, query: EventQuery) -> list[int]:
     mask = _plain(table, query)
     rows = set(pc.indices_nonzero(mask).to_pylist())
     for name, value in query.attributes.items():
-        rows &= _with_attribute(table, name, value)
+        rows &= rows_with_attribute(table, name, value)
     if query.filename:
         own = pc.equal(_array(table, "flow_file"), query.filename)
-        rows &= _with_attribute(table, "filename", query.filename) | set(pc.indices_nonzero(own).to_pylist())
+        rows &= rows_with_attribute(table, "filename", query.filename) | set(pc.indices_nonzero(own).to_pylist())
     if query.related:
         rows &= _related(table, query.related)
     return sorted(rows)
@@ -82,8 +82,8 @@ def list_values(table: pa.Table, name: str) -> Iterator[tuple[int, list[str]]]:
         yield from ((row, value) for row, value in enumerate(lists.to_pylist()) if value)
 
 
-def _with_attribute(table: pa.Table, name: str, value: str) -> set[int]:
-    """Rows that had, or were given, this value."""
+def rows_with_attribute(table: pa.Table, name: str, value: str) -> set[int]:
+    """Rows whose FlowFile had this value before, or was given it."""
     rows: set[int] = set()
     for column in MAPS:
         maps = _array(table, column)

@@ -17,11 +17,11 @@ import msgspec
 from ullage.engine.opening import RepositoryIdentity
 from ullage.engine.shipping.logobject import decode_log_header
 from ullage.engine.shipping.logwriter import LogWriter
-from ullage.engine.shipping.publishing import take_manifest
+from ullage.engine.shipping.publishing import FENCE_BYTES_MAX, take_manifest
 from ullage.engine.shipping.sharedocs import EpochDocument, decode_document
-from ullage.engine.shipping.shareplace import EPOCH, LOG, SharePlace, ShareWriter, log_name
+from ullage.engine.shipping.shareplace import EPOCH, LOG, SharePlace, ShareWriter, log_name, log_number
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import BucketUnavailable, NotABackup, RepositoryDamaged
+from ullage.errors import BucketUnavailable, InvalidArgument, NotABackup, RepositoryDamaged
 
 
 def owner_of(place: SharePlace, share: str) -> EpochDocument:
@@ -66,6 +66,25 @@ def adoption_cut_short(place: SharePlace, share: str, point: int | None) -> Adop
         return None
     header, _ = decode_log_header(found.data, share, point, f"{place.name}/{log_name(point)}")
     return Adoption(owner.writer, point) if header.is_fence and header.writer == owner.writer else None
+
+
+def fence_behind(place: SharePlace, share: str, adoption: str) -> int:
+    """The number of the fence of whoever adopted a share right after this adoption, "" for none: what a root that was
+    made after that has shipped stands before it, and nothing else that was adopted. InvalidArgument: nobody did.
+    """
+    known = ("", *owner_of(place, share).adoptions)
+    if adoption not in known[:-1]:
+        raise InvalidArgument(f"{place.name} was adopted by nobody since this repository was made, or too often")
+    nonce = known[known.index(adoption) + 1]
+    for name, length in sorted(place.lengths(LOG).items(), reverse=True):
+        number = log_number(name)
+        found = None if number is None or length > FENCE_BYTES_MAX else place.get(name)
+        if found is None or number is None:
+            continue
+        header, _ = decode_log_header(found.data, share, number, f"{place.name}/{name}")
+        if header.is_fence and header.nonce == nonce:
+            return number
+    raise RepositoryDamaged(f"{place.name} lacks the fence of an adoption that its `epoch` names")
 
 
 def with_adoption(identity: RepositoryIdentity, place: SharePlace, share: str) -> RepositoryIdentity:

@@ -45,12 +45,12 @@ class WriterLease:
         """`now`: seconds of a clock that goes on while the machine sleeps."""
         self._now = now
         self._until = -math.inf
-        self._is_lost = False
+        self.is_lost = False
 
     @property
     def seconds_left(self) -> float:
         """How much longer it holds: 0 and less if it does not, infinite if none is asked for."""
-        return -math.inf if self._is_lost else self._until - self._now()
+        return -math.inf if self.is_lost else self._until - self._now()
 
     @property
     def is_held(self) -> bool:
@@ -70,7 +70,28 @@ class WriterLease:
 
     def lose(self) -> None:
         """Somebody else has the share: for good."""
-        self._is_lost = True
+        self.is_lost = True
+
+
+class OwnedLease:
+    """What one process has of a share: the lease, of which term, in seconds, and as which writer, once it is one."""
+
+    def __init__(self, now: Callable[[], float], term: float) -> None:
+        self.lease = WriterLease(now)
+        self.term = term
+        self.writer: ShareWriter | None = None
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def term_millis(self) -> int:
+        """As `epoch` says it."""
+        return math.ceil(self.term * 1000)
+
+    def begin(self, writer: ShareWriter, asked: float) -> None:
+        """The share is taken, by a put that was sent right after this moment."""
+        self.lease.grant(asked, self.term)
+        self.writer = writer
+        self.on_change()
 
 
 class LeaseRenewer:
@@ -80,7 +101,7 @@ class LeaseRenewer:
         """`writer` has taken `epoch`."""
         self._place = place
         self._share = share
-        self._writer = writer
+        self.writer = writer
         self._lease = lease
         self._renewal = 0
 
@@ -109,10 +130,9 @@ class LeaseRenewer:
     def _own(self, data: bytes | None) -> EpochDocument:
         if data is not None:
             document = decode_document(data, EpochDocument, self._share, f"{self._place.name}/{EPOCH}")
-            if document.writer == self._writer:
+            if document.writer == self.writer:
                 return document
-        self._lease.lose()
-        raise ShareFenced(f"{self._place.name} has another writer now: epoch {self._writer.epoch} is over")
+        raise ShareFenced(f"{self._place.name} has another writer now: epoch {self.writer.epoch} is over")
 
 
 class LeaseWatch:

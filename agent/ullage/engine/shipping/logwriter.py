@@ -20,9 +20,12 @@ told by the nonce: ours, of an earlier try whose answer was lost, or another's.
 import secrets
 from typing import NamedTuple
 
+import msgspec
+
+from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.logobject import NOTHING, LogBatch, LogObjectHeader, decode_log_header, encode_log_object
 from ullage.engine.shipping.logreader import newest_log
-from ullage.engine.shipping.sharedocs import EpochDocument, decode_document, encode_document
+from ullage.engine.shipping.sharedocs import ADOPTIONS_MAX, EpochDocument, decode_document, encode_document
 from ullage.engine.shipping.shareplace import (
     EPOCH,
     SharedObject,
@@ -67,15 +70,27 @@ class LogWriter:
         nonce: str = "",
         adoption: str | None = "",
         watched: EpochDocument | None = None,
+        lease: OwnedLease | None = None,
     ) -> "LogWriter":
         """Take the log over from whoever writes it. `adoption` is the one that the writer's root was made after; None
         adopts the share. `watched`: what `epoch` must still say. ShareFenced: somebody else took it at the same time,
         or has adopted it since, or has renewed its lease. BucketUnavailable: nobody may write now; begin once more.
+        `lease` is the writer's from the moment on at which it is one.
         """
-        writer = _take_epoch(place, share, owner, nonce or secrets.token_hex(8), adoption, watched)
+        asked = 0.0 if lease is None else lease.lease.ask(lease.term)
+        mine = EpochDocument(
+            share=share,
+            epoch=1,
+            nonce=nonce or secrets.token_hex(8),
+            owner=owner,
+            term_millis=0 if lease is None else lease.term_millis,
+        )
+        writer = _take_epoch(place, mine, adoption, watched)
         begun = cls(place, share, writer, serde, newest_log(place) + 1)
         begun.append(NOTHING)
         begun.require_epoch()
+        if lease is not None:
+            lease.begin(writer, asked)
         return begun
 
     def require_epoch(self) -> None:
@@ -130,20 +145,20 @@ class LogWriter:
 
 
 def _take_epoch(
-    place: SharePlace, share: str, owner: str, nonce: str, adoption: str | None, watched: EpochDocument | None
+    place: SharePlace, mine: EpochDocument, adoption: str | None, watched: EpochDocument | None
 ) -> ShareWriter:
+    """`mine`, one epoch higher than what is there."""
     found = place.get(EPOCH)
-    before = None if found is None else _decoded(found, share, place)
+    before = None if found is None else _decoded(found, mine.share, place)
     if watched is not None and before != watched:
         raise ShareFenced(f"{place.name}: {watched.owner} renewed its lease, or somebody else took the share")
     if before is not None and adoption is not None:
         _require_adoption(before, adoption, place)
-    mine = EpochDocument(
-        share=share,
+    known = tuple(filter(None, [adoption])) if before is None else before.adoptions
+    mine = msgspec.structs.replace(
+        mine,
         epoch=1 if before is None else before.epoch + 1,
-        nonce=nonce,
-        owner=owner,
-        adoption=nonce if adoption is None else adoption,
+        adoptions=known if adoption is not None else (*known, mine.nonce)[-ADOPTIONS_MAX:],
     )
     data = encode_document(mine)
     try:

@@ -26,6 +26,9 @@ DOCUMENT_BYTES_MAX: Final = 1 << 20
 BASES_MAX: Final = 1_000
 """That a manifest lists, and as many that were dropped: a reader refuses more."""
 
+ADOPTIONS_MAX: Final = 1_000
+"""That are remembered, the last ones."""
+
 Nonce = Annotated[str, msgspec.Meta(pattern=f"^{NONCE}$")]
 Number = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 Name = Annotated[str, msgspec.Meta(max_length=255)]
@@ -45,15 +48,20 @@ class ShareDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class EpochDocument(ShareDocument, frozen=True, kw_only=True):
-    """The content of `epoch`. `owner`: the node, for people. `adoption`: the nonce of who adopted the share last, "" if
-    nobody ever did: of the repository's roots only those that were made after it may write. `term_millis`: for how long
-    its lease holds, 0 if it asks for none; `renewal`: how often it was asked for, so that no two have the same bytes.
+    """The content of `epoch`. `owner`: the node, for people. `adoptions`: the nonces of those who adopted the share, in
+    their order: of the repository's roots only those that were made after the last may write. `term_millis`: for how
+    long its lease holds, 0 if it asks for none; `renewal`: how often it was asked for, so no two have the same bytes.
     """
 
     owner: Name
-    adoption: Annotated[str, msgspec.Meta(pattern=f"^({NONCE})?$")] = ""
+    adoptions: Annotated[tuple[Nonce, ...], msgspec.Meta(max_length=ADOPTIONS_MAX)] = ()
     term_millis: Whole = 0
     renewal: Whole = 0
+
+    @property
+    def adoption(self) -> str:
+        """The last one, "" if there was none."""
+        return self.adoptions[-1] if self.adoptions else ""
 
 
 class ListedBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

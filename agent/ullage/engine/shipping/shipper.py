@@ -22,6 +22,7 @@ from ullage.engine.shipping.basing import FrozenMoment, keep_mostly_live, missin
 from ullage.engine.shipping.contentpack import PACK_CONTENTS_MAX, pack_length, pack_pieces
 from ullage.engine.shipping.history import KnownShare, ShippedMark, known_share, leave_mark, take_mark
 from ullage.engine.shipping.lastlook import LastLook
+from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
@@ -74,7 +75,8 @@ class Shipper:
     """One share of an open repository. For one thread, but for `figures`, which is replaced whole."""
 
     def __init__(self, parts: ShippingParts, place: SharePlace, owner: str, limits: ShippingLimits = DEFAULTS) -> None:
-        """`owner` is who writes, for people. Call `begin` once the repository is open."""
+        """`owner` is who writes, for people. Call `begin` once the repository is open; `lease` is what it serves by."""
+        self.lease: OwnedLease | None = None
         self._parts = parts
         self._place = place
         self._owner = owner
@@ -117,7 +119,8 @@ class Shipper:
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
         adoption = self._parts.identity().adoption
         try:
-            writer = LogWriter.begin(self._place, self._share, self._owner, self._parts.serde, adoption=adoption)
+            who = self._place, self._share, self._owner, self._parts.serde
+            writer = LogWriter.begin(*who, adoption=adoption, lease=self.lease)
         except ShareFenced:
             self._part()
             raise

@@ -1,0 +1,129 @@
+"""Erases a subject from a repository that nobody else uses: an intent, then step by step what it promises.
+
+    intent | records go | events redacted | answers forgotten | contents given back | copies go | look again | no intent
+
+Each step may be done again, whatever a crash left of it: who erases next goes on from the intent. The repository is to
+be closed afterwards, and opened anew by whoever wants to use it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ullage.engine.engine import Engine
+from ullage.engine.erasure.finder import FoundSubject, cost_of, find_subject
+from ullage.engine.erasure.forcing import ContentWiper, LeftContent
+from ullage.engine.erasure.intent import ErasureIntent, IntentFile
+from ullage.engine.erasure.redaction import Redaction
+from ullage.engine.erasure.remains import remains_of
+from ullage.engine.erasure.subject import Subject
+from ullage.engine.erasure.unpromised import COPIES
+from ullage.engine.erasure.wiping import RecordWiper, wipe_answers, wipe_runs
+from ullage.engine.model import split_uuids
+from ullage.engine.provenance.store import ProvenanceStore
+from ullage.wire.erasure import ErasureReport, ErasureSurvey
+
+
+class ErasureSteps(NamedTuple):
+    """Whom to tell: of each step as it begins, in words, of records and bytes as they are done, and at the end of what
+    was done. Where that raises, the next call does it again, and tells of it again.
+    """
+
+    on_phase: Callable[[str], None]
+    on_step: Callable[[int], None]
+    on_report: Callable[[ErasureReport], None] = lambda _report: None
+
+
+class Eraser:
+    """Used by one thread. What it raises leaves the intent, and the next one goes on."""
+
+    def __init__(self, engine: Engine, steps: ErasureSteps) -> None:
+        self._engine = engine
+        self._steps = steps
+        self._place = intent_file(engine)
+
+    def begin(self, found: FoundSubject) -> ErasureIntent:
+        """Promise to erase what was found: from here on it goes."""
+        intent = self._place.new(
+            where=found.survey.where,
+            began_millis=self._engine.clock.now_millis(),
+            uuids=b"".join(sorted(found.uuids)),
+            claims=found.claims,
+            transaction=self._engine.log.durable,
+            found=found.survey.findings,
+        )
+        self._place.write(intent)
+        return intent
+
+    def finish(self, intent: ErasureIntent) -> ErasureReport:
+        """Do what an intent promises, and look again. The intent stays where something is left that may go another
+        time.
+        """
+        subject, uuids = Subject(intent.where), uuids_of(intent)
+        self._steps.on_phase("reading what was not proved since an unclean end")
+        self._engine.proof.run()  # a file that may not read back is left alone, as everybody leaves it
+        self._steps.on_phase("removing records")
+        RecordWiper(self._engine, subject, self._steps.on_step).wipe()
+        self._steps.on_phase("redacting provenance events")
+        redacted = self._redact(subject, uuids)
+        self._steps.on_phase("forgetting answers")
+        wipe_answers(self._engine, uuids)
+        self._steps.on_phase("giving back content")
+        content = ContentWiper(self._engine, intent.claims, self._steps.on_step).wipe()
+        self._steps.on_phase("removing further copies: log, snapshot, runs, swap files")
+        is_whole = wipe_runs(self._engine)
+        self._sync_removals()
+        self._steps.on_phase("looking again")
+        survey = find_subject(self._engine, intent.where, cost_of(self._engine), self._steps.on_step)
+        return self._ended(intent, survey, content, redacted, is_whole=is_whole)
+
+    def _ended(
+        self, intent: ErasureIntent, survey: ErasureSurvey, content: LeftContent, redacted: int, *, is_whole: bool
+    ) -> ErasureReport:
+        remains, is_finished = remains_of(survey, content, are_runs_whole=is_whole)
+        report = ErasureReport(
+            where=intent.where,
+            repository=intent.repository,
+            first_transaction=intent.transaction + 1,
+            last_transaction=self._engine.log.durable,
+            found=intent.found,
+            began_millis=intent.began_millis,
+            ended_millis=self._engine.clock.now_millis(),
+            uuids=len(uuids_of(intent)),
+            event_files=redacted,
+            remains=remains,
+            not_promised=tuple(each for each in survey.not_promised if each != COPIES),
+            is_finished=is_finished,
+        )
+        # Before the intent goes: without it nobody knows any more what was erased, and nothing could be certified.
+        self._steps.on_report(report)
+        if is_finished:
+            self._place.remove()
+        return report
+
+    def _redact(self, subject: Subject, uuids: frozenset[bytes]) -> int:
+        provenance = self._engine.provenance
+        if not isinstance(provenance, ProvenanceStore):
+            return 0
+        # Those that only the log has: in a file they can be redacted, and the log goes with the checkpoint.
+        provenance.drain()
+        compress = self._engine.spec.provenance.compress_on_rollover
+        return provenance.rewrite(Redaction(subject, uuids, provenance.event_files, compress=compress).anew)
+
+    def _sync_removals(self) -> None:
+        """Nothing that was unlinked comes back with a crash: others leave that to the next start, which removes it
+        again.
+        """
+        files, swaps = self._engine.files, self._engine.swap_files.directory
+        if files.exists(swaps):
+            files.sync_directory(swaps)
+        self._engine.spaces.sync_names()
+
+
+def uuids_of(intent: ErasureIntent) -> frozenset[bytes]:
+    """The subject's FlowFiles and handles."""
+    return frozenset(split_uuids(intent.uuids))
+
+
+def intent_file(engine: Engine) -> IntentFile:
+    """Where the intent of an open repository lies."""
+    return IntentFile(engine.files, engine.root, engine.identity.repository)

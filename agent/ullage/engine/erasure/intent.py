@@ -1,0 +1,86 @@
+"""The intent of an erasure: durable before anything goes, and away once nothing is left to do.
+
+    look | intent written, synced | records, events, contents, copies go | looked again | intent removed, synced
+                                  ^ from here on it is known whose bytes are whose
+
+Once the records of a subject are gone and its events are redacted, nothing else tells which dead bytes were its, or
+which answers name it. So a crash would leave them for ever, were it not for the intent: whoever erases next goes on.
+It has the subject's values in it, as long as it is there.
+"""
+
+import os
+from typing import NamedTuple
+
+import msgspec
+
+from ullage.engine.files import Files, discard_partial, make_directories, read_file, replace_file
+from ullage.engine.model import UUID_BYTES, ContentClaim, Whole
+from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
+from ullage.errors import RepositoryDamaged
+from ullage.wire.erasure import ErasureFinding
+
+ERASURE = "erasure"
+INTENT = "intent"
+MAGIC = b"ULLAGEER"
+
+
+class ErasureIntent(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to go: what the subject is, the FlowFiles and handles that it has or had (16 bytes each), and the content
+    that these have, or that events tell of. `found` is how much that was, `transaction` the last one before.
+    """
+
+    format: int
+    repository: str
+    where: dict[str, str]
+    began_millis: Whole
+    uuids: bytes
+    claims: tuple[ContentClaim, ...]
+    transaction: Whole = 0
+    found: tuple[ErasureFinding, ...] = ()
+
+
+class IntentFile(NamedTuple):
+    """Where the intent of a repository lies: `<root>/erasure/intent`."""
+
+    files: Files
+    root: str
+    repository: str
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.root, ERASURE, INTENT)
+
+    def read(self) -> ErasureIntent | None:
+        """The erasure that was begun and is not finished, if there is one; RepositoryDamaged or FormatTooNew."""
+        if not self.files.exists(os.path.dirname(self.path)):
+            return None
+        discard_partial(self.files, self.path)  # nothing went before it was whole, and it names the subject
+        if not self.files.exists(self.path):
+            return None
+        data = read_file(self.files, self.path)
+        found = unpack_file_header(MAGIC, data, len(data))
+        way_out = "`ullage erase --give-up` forgets it: then erase what is left of the subject anew"
+        if found is None or found[1] != len(data):
+            raise RepositoryDamaged(f"{self.path}, which says what was being erased, is damaged; {way_out}")
+        intent = decode_header(found[0], ErasureIntent, self.path)
+        if intent.repository != self.repository or len(intent.uuids) % UUID_BYTES:
+            raise RepositoryDamaged(f"{self.path} says what was being erased in another repository; {way_out}")
+        return intent
+
+    def write(self, intent: ErasureIntent) -> None:
+        """Durable when this returns: only then may anything go."""
+        make_directories(self.files, os.path.dirname(self.path))
+        replace_file(self.files, self.path, pack_file_header(MAGIC, msgspec.msgpack.encode(intent)))
+
+    def new(self, **said: object) -> ErasureIntent:
+        """One of this repository."""
+        return ErasureIntent(format=FORMAT_VERSION, repository=self.repository, **said)  # type: ignore[arg-type]
+
+    def remove(self) -> bool:
+        """Forget it, durably; whether there was one."""
+        is_there = self.files.exists(self.path)
+        if is_there:
+            self.files.unlink(self.path)
+            # It names the subject: after this it does not come back with a crash.
+            self.files.sync_directory(os.path.dirname(self.path))
+        return is_there

@@ -1,0 +1,112 @@
+"""The key of a repository with which erasures are certified, and the certificates.
+
+`<root>/erasure/key` has an Ed25519 private key, made at the first erasure that wants a certificate; only its owner may
+read it. By a secret that follows from it a subject is digested: a certificate names nobody, and only who has the key
+can look for the subject again. Whoever has the public key can tell that a certificate is the repository's, and is as it
+was signed.
+"""
+
+import os
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from ullage import __version__
+from ullage.embedded.erasure import subject_digest
+from ullage.errors import InvalidArgument
+from ullage.wire.erasure import ErasureCertificate, ErasureReport
+
+SEED_BYTES: Final = 32
+
+
+class ErasureKey:
+    """The key of one repository."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public = self._key.public_key().public_bytes_raw().hex()
+        self.digest_key = blake2b(seed, digest_size=32, person=b"ullage-subjects").digest()
+
+    @classmethod
+    def of(cls, root: str, *, is_made: bool) -> "ErasureKey":
+        """The key of the repository at this root; made where there is none, or InvalidArgument."""
+        path = os.path.join(root, "erasure", "key")
+        if is_made and not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            write_anew(path, os.urandom(SEED_BYTES))
+            sync_directory(root)
+        try:
+            with open(path, "rb") as file:
+                seed = file.read()
+        except FileNotFoundError:
+            raise InvalidArgument(f"{path} is missing: this repository has certified no erasure") from None
+        if len(seed) != SEED_BYTES:
+            raise InvalidArgument(f"{path} has {len(seed)} bytes and is no key: restore it from a backup")
+        return cls(seed)
+
+    def certificate(self, report: ErasureReport) -> ErasureCertificate:
+        """What a report says, without saying who, signed."""
+        unsigned = ErasureCertificate(
+            product=f"ullage {__version__}",
+            repository=report.repository,
+            attributes=tuple(sorted(report.where)),
+            subject=subject_digest(report.where, self.digest_key).hex(),
+            began_millis=report.began_millis,
+            ended_millis=report.ended_millis,
+            first_transaction=report.first_transaction,
+            last_transaction=report.last_transaction,
+            found=report.found,
+            uuids=report.uuids,
+            event_files=report.event_files,
+            remains=report.remains,
+            not_promised=report.not_promised,
+            is_finished=report.is_finished,
+            public_key=self.public,
+        )
+        return msgspec.structs.replace(unsigned, signature=self._key.sign(_signed_bytes(unsigned)).hex())
+
+
+def is_unchanged(certificate: ErasureCertificate) -> bool:
+    """Whether a certificate is as it was signed, by the key that it names."""
+    with suppress(InvalidSignature, ValueError):  # that it can't be verified is the answer
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(certificate.public_key))
+        key.verify(bytes.fromhex(certificate.signature), _signed_bytes(certificate))
+        return True
+    return False
+
+
+def write_anew(path: str, data: bytes) -> None:
+    """A new file that only its owner may read, durable with its name; FileExistsError if there is one. A killed process
+    may leave one that is not whole under another name.
+    """
+    partial = f"{path}.partial"
+    with suppress(FileNotFoundError):  # mostly nobody was killed here
+        os.unlink(partial)
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(partial, path)  # unlike a rename it replaces nothing
+    finally:
+        os.unlink(partial)
+    sync_directory(os.path.dirname(path) or ".")
+
+
+def sync_directory(path: str) -> None:
+    """Make it durable which names a directory has."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _signed_bytes(certificate: ErasureCertificate) -> bytes:
+    """JSON with sorted names and no space, without the signature."""
+    unsigned = msgspec.structs.replace(certificate, signature="")
+    return msgspec.json.encode(msgspec.to_builtins(unsigned), order="sorted")

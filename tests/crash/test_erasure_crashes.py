@@ -1,0 +1,92 @@
+"""Crashes during an erasure: the next one finishes it, and nothing of anybody else is lost."""
+
+from functools import cache
+from typing import Any
+
+from tests.crash.explore import SEED
+from tests.crash.failing import made, require_sound
+from tests.crash.specs import spec_with
+from tests.crash.test_backup_crashes import Recorder
+from tests.engine.flowfile.steps import define
+from tests.engine.test_erasure import CONTENT, VALUE, erase, others, plant
+from tests.engine.test_erasure_finder import CANARY, OTHER
+from tests.engine.test_erasure_redaction import ends
+from tests.support import ManualClock, put_each
+from ullage.contract import ProvenanceSettings
+from ullage.engine.engine import Engine
+from ullage.engine.erasure.eraser import intent_file
+from ullage.engine.model import Answer, new_uuids
+from ullage.testing.crashing import CrashFiles, CrashPoint, Image
+
+SPEC = spec_with(provenance=ProvenanceSettings(compress_on_rollover=False))
+
+MINE = CONTENT, VALUE
+
+Others = dict[bytes, tuple[Any, ...]]
+
+
+def paths_with(image: Image) -> list[str]:
+    """The files of a disk that have bytes of the subject."""
+    return sorted(path for path, data in image.files.items() if any(text in data for text in MINE))
+
+
+@cache
+def recorded() -> tuple[list[CrashPoint], Others]:
+    """An erasure of FlowFiles in a queue, in swap files and staged, of handles, answers, events and contents, and what
+    the disk could hold at its calls; what is somebody else's.
+    """
+    repository, files, clock = made(SPEC)
+    with repository:
+        define(repository)
+        plant(repository, "in")
+        for attributes in (CANARY, OTHER) * 4:
+            put_each(repository, "q", [CONTENT if attributes == CANARY else b"theirs"], **attributes)
+        assert repository.ledger.swaps
+        uuids = repository.handles.put_many([CONTENT] * 3, CANARY)
+        repository.committer.commit([Answer(b"k" * 32, b"put", uuids[0].encode(), clock.millis)], creates=True)
+        write, attempt = new_uuids(2)
+        repository.staging.begin(write, "test", queue="in")
+        repository.staging.stage(write, attempt, 0, [CONTENT, CONTENT], CANARY)
+        repository.provenance.drain()
+        repository.provenance.index_step()
+        repository.checkpoint()
+    recorder = Recorder(files)
+    with Engine.open(SPEC, files, clock) as repository:
+        before = others(repository)
+        assert paths_with(files.image())
+        recorder.start()
+        assert erase(repository).remains == ()
+        recorder.stop()
+        # What was not synced may be lost by now, and what was removed may not come back.
+        assert paths_with(files.crash_point().image(())) == []
+    return recorder.points, before
+
+
+def test_a_crash_during_an_erasure_is_finished_by_the_next_one() -> None:
+    """Whatever reached the disk: afterwards no file has a byte of the subject, and all that is others' is there."""
+    points, before = recorded()
+    images = ends(points[:: max(1, len(points) // 40)])
+    begun = 0
+
+    for image in images:
+        files, clock = CrashFiles(image), ManualClock()
+        with Engine.open(SPEC, files, clock) as repository:
+            begun += intent_file(repository).read() is not None
+            assert erase(repository).remains == ()
+        assert paths_with(files.image()) == []
+        with Engine.open(SPEC, files, clock) as repository:
+            assert others(repository) == before
+            require_sound(repository)
+
+    print(f"seed {SEED}: {len(points)} crash points, {len(images)} images, {begun} of them with an intent")
+    assert 0 < begun < len(images)
+
+
+def test_nothing_goes_before_the_intent_is_durable() -> None:
+    """From its removal on nothing is left to do: so it is the first that is there, and the last that goes."""
+    points, _ = recorded()
+
+    for point in points:
+        image = point.image(())
+        has_intent = any(path.endswith("/erasure/intent") for path in image.files)
+        assert has_intent or paths_with(image) in ([], paths_with(points[0].image(())))

@@ -1,0 +1,69 @@
+"""What a node acknowledged and had not shipped, when another has adopted its share: told, and brought over."""
+
+from pathlib import Path
+
+import pytest
+
+import ullage
+from tests.cli.test_commands import ullage as run
+from tests.places import Place
+from tests.service.running import Running, document_at, until
+from tests.shipping.test_served import has_shipped, replicating, replication
+from ullage.errors import InvalidArgument, RepositoryLocked
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def test_what_a_node_has_alone_is_told_and_brought_over_once(bucket: Place, tmp_path: Path) -> None:
+    """New FlowFiles behind those of their queue, new handles; what both had stays as the adopter has it, also what was
+    taken on one side. Twice adopted, it is the first adoption that counts.
+    """
+    assert bucket.bucket is not None
+    at = ("--endpoint", bucket.bucket.endpoint)
+    old = document_at(tmp_path / "old", **replicating(bucket))
+    with Running(old) as running, ullage.connect(running.url) as repository:
+        for number in range(3):
+            repository.queues.put("q", b"both %d" % number, {"n": str(number)})
+        both = repository.handles.put(b"both")
+        until(lambda: has_shipped(repository), "all is shipped")
+        share = replication(repository).url
+        source = ullage.Bucket(url=share, endpoint=bucket.bucket.endpoint)
+        with pytest.raises(RepositoryLocked):
+            ullage.rejoin(tmp_path / "old", source)
+        ullage.adopt(source, tmp_path / "between", node="node-2", node_is_off=True)
+        alone = repository.queues.put("q", b"alone", {"n": "3", "color": "red"})
+        handle = repository.handles.put(b"handle alone", {"of": "node-1"})
+        repository.queues.put("other", b"")
+        with repository.session() as session:  # one that both have is taken
+            flow_file = session.get("q")
+            assert flow_file is not None
+            session.remove(flow_file)
+            session.commit()
+        until(lambda: replication(repository).state == "fenced", "it is fenced")
+    ullage.adopt(source, tmp_path / "new", node="node-3", node_is_off=True)
+    with pytest.raises(InvalidArgument, match="by nobody"):
+        ullage.rejoin(tmp_path / "new", source)
+    before = files(tmp_path / "old")
+
+    told = run("rejoin", tmp_path / "old", share, *at)
+    assert "2 FlowFiles and 1 handle" in told.stdout
+    assert "1 removed" in told.stdout
+    assert "node-3" in told.stdout
+    with Running(document_at(tmp_path / "new", **replicating(bucket))) as new, ullage.connect(new.url) as goes_on:
+        found = ullage.rejoin(tmp_path / "old", source, goes_on)
+        again = ullage.rejoin(tmp_path / "old", source, goes_on)
+        assert again.brought == found.brought
+        assert (found.queues, found.handles, found.removed, found.lost) == ({"q": 1, "other": 1}, 1, 1, ())
+        assert goes_on.handles.get(found.brought[handle.partition("@")[0]]) == b"handle alone"
+        assert goes_on.handles.get(both) == b"both"
+        with goes_on.session() as session:
+            taken = session.get_many("q")
+            assert [each.attributes["n"] for each in taken] == list("0123")
+            assert taken[3].attributes["color"] == "red"
+            assert taken[3].id == found.brought[alone]
+            with session.read(taken[3]) as content:
+                assert b"".join(content) == b"alone"
+        assert goes_on.queues.find("other").flow_files == 1
+    assert before.keys() <= files(tmp_path / "old").keys()
