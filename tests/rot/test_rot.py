@@ -92,6 +92,17 @@ def test_no_damage_of_a_run_of_handles_stops_a_start(whole: Specimen) -> None:
         assert verdict(whole, path, b"") == CHECKING, path
 
 
+def test_no_damage_of_a_run_of_claims_costs_anything(whole: Specimen) -> None:
+    """Whatever part of it, also all of it: check names it, and every handle is as it was."""
+    paths = [path for path in whole.image.files if "/runs/claims/" in path]
+    assert len(paths) == len(whole.resting)
+    for path in paths:
+        data = whole.image.files[path]
+        for part, at in parts_of_run(data).items():
+            assert verdict(whole, path, flip(data, at, 1)) == CHECKING, (path, part)
+        assert verdict(whole, path, b"") == CHECKING, path
+
+
 def test_any_cut_file_is_named_or_harmless(whole: Specimen) -> None:
     """The same of files that end too early: only a log whose proof went with its end may come back shorter."""
     chooser = random.Random(SEED)
