@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -256,17 +257,28 @@ class Scenario:
         self.until("it was scraped", is_seen)
         return time.time()
 
-    def quiet(self) -> tuple[float, dict[str, float]]:
-        """A moment of which everything was scraped, and what the operator had reconciled by then, by outcome."""
-        found: list[tuple[float, dict[str, float]]] = []
+    def quiet(self) -> "Quiet":
+        """Waits until the operator rests and all that it did was scraped."""
+        found: list[Quiet] = []
 
         def is_quiet() -> bool:
-            before, at = self.operator.counted("reconciles"), self.scraped()
-            found.append((at, before))
-            return before == self.operator.counted("reconciles")
+            reconciles, since = self.operator.counted("reconciles"), time.time()
+            found.append(Quiet(since, self.scraped(), reconciles))
+            return reconciles == self.operator.counted("reconciles")
 
         self.until("the operator is quiet", is_quiet)
         return found[-1]
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A stretch in which the operator reconciled nothing: Unix seconds, and its reconciliations by outcome."""
+
+    since: float
+    scraped: float
+    """At least one scrape lies between both: a rate from `since` on begins with what is true here."""
+
+    reconciles: dict[str, float]
 
 
 @contextlib.contextmanager

@@ -51,10 +51,11 @@ def scenario(
         yield made
 
 
-def shown(scenario: Scenario, panel: tuple[str, str], at: float, seconds: int) -> Values:
+def shown(scenario: Scenario, panel: tuple[str, str], at: float, seconds: float) -> Values:
     """What a panel's query answers, by the labels of its legend; rates as what they come to in that time."""
     expression, legend = panels()[panel]
-    query = expression.replace("$job", ".+").replace("$instance", ".+").replace("$__rate_interval", f"{seconds}s")
+    stretch = f"{seconds * 1000:.0f}ms"
+    query = expression.replace("$job", ".+").replace("$instance", ".+").replace("$__rate_interval", stretch)
     found = [each for each in scenario.prometheus.query(query, at) if _concerns(scenario, each)]
     is_rate = "rate(" in query and "quantile" not in query
     return {tuple(each.labels[label] for label in legend): each.value * (seconds if is_rate else 1) for each in found}
@@ -65,7 +66,7 @@ def _concerns(scenario: Scenario, sample: Sample) -> bool:
     return sample.labels.get("namespace", scenario.place) == scenario.place
 
 
-def differences(scenario: Scenario, truths: Truths, at: float, seconds: int) -> list[str]:
+def differences(scenario: Scenario, truths: Truths, at: float, seconds: float) -> list[str]:
     """Each value that is more than two per cent off, that is missing, or that nobody expects."""
     told = []
     for panel, truth in truths.items():
@@ -180,7 +181,8 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     place, deferrals = scenario.place, ("fleet", "Deferrals")
     fleet.apply(backup(place, schedule="0 1 * * *", suspend=True))
     began_commits = commits(scenario)
-    began, began_reconciles = scenario.quiet()
+    beginning = scenario.quiet()
+    began = beginning.since
     fleet.apply(executor(place, NODE))
     scenario.fill()
     full = scenario.disk_bytes()
@@ -188,7 +190,7 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     scenario.until("it waits for Spark", lambda: "deferral" in objects(fleet, place)[NODE]["spec"])
     scenario.until("it is told", lambda: shown(scenario, deferrals, time.time(), 60) == {(place, "flows"): 1})
     at = scenario.scraped()
-    assert differences(scenario, waiting(scenario), at, math.ceil(at - began)) == []
+    assert differences(scenario, waiting(scenario), at, at - began) == []
 
     at_once = ("--wait=false", "--grace-period=0", "--force")
     fleet.kubectl("delete", "pod", "exec-1", "--namespace", place, *at_once)
@@ -196,8 +198,9 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     scenario.until("the ticket is gone", lambda: "ticket" not in objects(fleet, place)[NODE]["spec"])
     scenario.refuse()
     scenario.until("rates are exact", lambda: time.time() - began > STRETCH_SECONDS)
-    at, reconciles = scenario.quiet()
-    reconciled = {outcome: count - began_reconciles[outcome] for outcome, count in reconciles.items()}
+    end = scenario.quiet()
+    at = end.scraped
+    reconciled = {outcome: count - beginning.reconciles[outcome] for outcome, count in end.reconciles.items()}
     freed = scenario.report()["freedBytes"]
     truths = reclaimed(scenario, freed, p99(began_commits, commits(scenario)), reconciled, at)
     assert truths.keys() == panels().keys()
@@ -205,13 +208,13 @@ def test_every_panel_shows_what_happened(fleet: Fleet, scenario: Scenario) -> No
     # With holes a file may have more than four extents, whose list ext4 then keeps in a block of its own.
     lists = BLOCK * scenario.file_count()
     assert freed - lists <= full - scenario.disk_bytes() <= freed + lists
-    assert differences(scenario, truths, at, math.ceil(at - began)) == []
+    assert differences(scenario, truths, at, at - began) == []
 
     scenario.break_disk()
     at = scenario.scraped()
     errors = refusals(scenario, at) | {("write-failed",): 1.0}
     failed: Truths = {("node", "Poisoned"): {("c1",): 1}, ("node", "Errors"): errors}
-    assert differences(scenario, failed, at, math.ceil(at - began)) == []
+    assert differences(scenario, failed, at, at - began) == []
     poisoned = 'ALERTS{alertname="UllageFsyncPoisoned",alertstate="firing"}'
     scenario.until("the alert fires", lambda: len(scenario.prometheus.query(poisoned)) == 1)
     PICTURES.mkdir(exist_ok=True)

@@ -65,6 +65,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.RunUnderWay: ExitCode.CLOSED,
     errors.NotReachable: ExitCode.UNREACHABLE,
     errors.BucketUnavailable: ExitCode.UNREACHABLE,
+    errors.LeaseLapsed: ExitCode.UNREACHABLE,
     errors.ServiceBusy: ExitCode.UNREACHABLE,
     errors.ServiceStopping: ExitCode.UNREACHABLE,
     errors.NodeDraining: ExitCode.UNREACHABLE,
