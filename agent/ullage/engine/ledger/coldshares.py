@@ -8,7 +8,9 @@ They stand for all runs together, since a handle is in one of them. Like all tot
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,8 +22,13 @@ SETTLED_AT_ONCE = 1_000
 """Resource claims whose shares are raised while everybody waits: half a millisecond."""
 
 SHARE_SHARDS = 256
+"""A checkpoint copies one of them at a time under the ledger's lock: of a million resource claims four thousand."""
 
 SHARES_IN_RECORD = 1_000
+"""Of a snapshot: 32 KB, so that no record is large beside the others."""
+
+WRONG_MAX = 10
+"""Wrong totals that are named."""
 
 SHARE = struct.Struct("<QQQQ")
 """One in a snapshot: the resource claim and the fields of its share."""
@@ -132,6 +139,42 @@ def packed_shares(shares: Mapping[int, ColdShare]) -> list[bytes]:
     """Shares for records of a snapshot, so many in each as it may hold."""
     found = [SHARE.pack(resource, *astuple(share)) for resource, share in sorted(shares.items()) if share != NO_SHARE]
     return [b"".join(found[at : at + SHARES_IN_RECORD]) for at in range(0, len(found), SHARES_IN_RECORD)]
+
+
+def listed_shares(shares: ColdShares, tally: Tally, lock: AbstractContextManager[Any]) -> Iterator[list[RestingShares]]:
+    """What all handles keep alive that a snapshot lists in runs: those of its moment, at which `freeze` was called
+    and whose changes `lock` guards, and those of the tally, which it moves there. The last record says how many.
+    """
+    coming: list[Tally] = [{} for _ in range(SHARE_SHARDS)]
+    for resource, share in tally.items():
+        coming[resource % SHARE_SHARDS][resource] = share
+    count = 0
+    for number, more in enumerate(coming):
+        with lock:
+            found = shares.frozen(number)
+        for resource, (claimants, claimed_bytes, end) in more.items():
+            before = found.get(resource, NO_SHARE)
+            both = before.claimants + claimants, before.claimed_bytes + claimed_bytes
+            found[resource] = ColdShare(*both, max(before.end, end))
+        for packed in packed_shares(found):
+            count += len(packed) // SHARE.size
+            yield [RestingShares(0, packed)]
+    yield [RestingShares(count)]
+
+
+def wrong_said(said: Iterable[tuple[int, ColdShare]], counted: ColdShares) -> list[str]:
+    """Where a snapshot says others than were counted; no more than a few are named."""
+    wrong: list[str] = []
+    count = 0
+    for resource, share in said:
+        count += 1
+        found = counted.of(resource)
+        if len(wrong) < WRONG_MAX:
+            wrong += wrong_shares({resource: share}, {resource: [found.claimants, found.claimed_bytes, found.end]})
+    there = len(counted.moment() or ())
+    if count < there:
+        wrong.append(f"handles in runs keep {there} resource claims alive, and {count} are said to be")
+    return wrong
 
 
 def wrong_shares(shares: Mapping[int, ColdShare], found: Tally) -> Iterable[str]:

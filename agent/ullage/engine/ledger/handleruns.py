@@ -19,17 +19,7 @@ from typing import Final, NamedTuple
 from ullage.engine.ledger.claimrows import RESOURCE_BITS
 from ullage.engine.ledger.claimruns import BYTES_OF_CLAIM, ClaimRuns, NewHandles, WrittenHandles
 from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
-from ullage.engine.ledger.coldshares import (
-    NO_SHARE,
-    SHARE,
-    SHARE_SHARDS,
-    ColdShare,
-    Tally,
-    count_in,
-    packed_shares,
-    shares_of,
-    wrong_shares,
-)
+from ullage.engine.ledger.coldshares import Tally, count_in, listed_shares, shares_of, wrong_said
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
@@ -52,9 +42,6 @@ GONE_SHARE: Final = 2
 
 STEP_BYTES: Final = 1 << 20
 """What one step of a merge takes from its runs, at most."""
-
-WRONG_MAX: Final = 10
-"""Wrong totals that are named."""
 
 _ROW_BYTES: Final = 20
 _BYTES_OF_ROW: Final = 110 + BYTES_OF_CLAIM
@@ -150,7 +137,7 @@ class HandleRuns:
         if listed:
             yield [*listed, *beside]
             if view.has_shares:
-                yield from self._shares(tally)
+                yield from listed_shares(self._cold.shares, tally, self._ledger.lock)
         yield from view.naming()
 
     @uninterrupted
@@ -350,39 +337,11 @@ class HandleRuns:
             if new is not None:
                 new.close()
 
-    def _shares(self, tally: Tally) -> Iterator[list[RestingShares]]:
-        """What all handles keep alive that the snapshot lists in runs: those of its moment, and those that it moves."""
-        coming: list[Tally] = [{} for _ in range(SHARE_SHARDS)]
-        for resource, share in tally.items():
-            coming[resource % SHARE_SHARDS][resource] = share
-        count = 0
-        for number, more in enumerate(coming):
-            with self._ledger.lock:
-                shares = self._cold.shares.frozen(number)
-            for resource, (claimants, claimed_bytes, end) in more.items():
-                before = shares.get(resource, NO_SHARE)
-                both = before.claimants + claimants, before.claimed_bytes + claimed_bytes
-                shares[resource] = ColdShare(*both, max(before.end, end))
-            for packed in packed_shares(shares):
-                count += len(packed) // SHARE.size
-                yield [RestingShares(0, packed)]
-        yield [RestingShares(count)]
-
     def _compare(self, listed: list[RestingShares]) -> None:
         """At a start: what the snapshot says that handles keep alive, with what was counted."""
         said = shares_of(listed)
-        if said is None or not self._cold.is_whole:
-            return
-        self._wrong, count = [], 0
-        for resource, share in said:
-            count += 1
-            found = self._cold.shares.of(resource)
-            if len(self._wrong) < WRONG_MAX:
-                counted = {resource: [found.claimants, found.claimed_bytes, found.end]}
-                self._wrong += wrong_shares({resource: share}, counted)
-        there = len(self._cold.shares.moment() or ())
-        if count < there:
-            self._wrong.append(f"handles in runs keep {there} resource claims alive, and {count} are said to be")
+        if said is not None and self._cold.is_whole:
+            self._wrong = wrong_said(said, self._cold.shares)
 
     def _list(self, listed: list[RunFile], beside: list[RunFile]) -> None:
         self.files.list(listed)
