@@ -11,7 +11,7 @@ from tests.engine.test_damaged_handles import damage
 from tests.failing_files import FailingFiles
 from tests.support import Workshop
 from ullage.engine.engine import Engine
-from ullage.engine.ledger import handleruns
+from ullage.engine.ledger import coldshares
 from ullage.engine.ledger.coldshares import SHARE_SHARDS, ColdShare, packed_shares, shares_of
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import ContentClaim, Operation, RestingShares, parse_uuid
@@ -194,7 +194,7 @@ def test_a_snapshot_whose_totals_are_wrong_is_told_of_until_the_next(
     ]
     for wrong in wrongs:
         with monkeypatch.context() as patched:
-            patched.setattr(handleruns, "packed_shares", lambda shares, wrong=wrong: packed_shares(wrong(shares)))
+            patched.setattr(coldshares, "packed_shares", lambda shares, wrong=wrong: packed_shares(wrong(shares)))
             cool(repository)
         repository = workshop.restart("clean")
         workshop.expects_problems = True
