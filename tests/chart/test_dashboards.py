@@ -41,7 +41,6 @@ UNSHOWN = {
     "read_seconds": "the same",
     "process_io_bytes_total": "what every process exporter tells",
     "provenance_waiting_bytes": "the events that wait are shown",
-    "replication_lapsed": "that nothing is shipped, which comes before it, is shown",
     "replication_shipped_bytes_total": "the lag, which matters, is shown",
     "window_opens_timestamp_seconds": "whether a window is open is shown; the next one stands in the status",
     "requests_under_way": "for diagnosis by route; errors are shown",

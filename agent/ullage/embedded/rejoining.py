@@ -1,6 +1,7 @@
 """What a node that was followed by another has alone, and bringing it over as new records.
 
-    here    records of the root, as its log and snapshot prove them: nothing in it is changed by that
+    here    records of the root, as its log and snapshot prove them: that changes nothing in it, while bringing their
+            content over opens it as each start does
     there   records of the share up to the adopter's fence: what the adopter began with
     here and not there: made after the last that was shipped. It is put into the repository that goes on, with new ids
 

@@ -27,8 +27,9 @@ def rejoin(root: Path, source: str | Bucket, to: str | None, as_json: bool) -> N
     """Show what ROOT acknowledged and had not shipped before its share was adopted, and bring it over.
 
     FlowFiles come to the end of their queues, and handles get new ids: the other repository may have given theirs to
-    nobody, but what was done with them here nobody there knows. What both have stays as the other has it. Nothing in
-    ROOT is changed, and said again it brings nothing twice.
+    nobody, but what was done with them here nobody there knows. What both have stays as the other has it. No record
+    in ROOT is changed, and said again it brings nothing twice. With --to ROOT is opened as at each start, which
+    finishes what a crash cut short.
     """
     with nullcontext() if to is None else ullage.connect(to) as repository:
         found = ullage.rejoin(root, source, repository)
