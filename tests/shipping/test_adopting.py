@@ -155,8 +155,12 @@ def test_nobody_is_fenced_for_a_directory_that_is_not_empty(bucket: Place, tmp_p
         (tmp_path / "full" / "something").write_text("of somebody")
         with pytest.raises(ullage.errors.DirectoryNotEmpty):
             ullage.adopt(source, tmp_path / "full", node_is_off=True)
+        with pytest.raises(ullage.errors.DirectoryUnusable):
+            ullage.adopt(source, tmp_path / "full" / "something" / "below a file", node_is_off=True)
         with pytest.raises(InvalidArgument, match="node_is_off"):
             ullage.adopt(source, tmp_path / "new", node_is_off=False)
+        with pytest.raises(InvalidArgument, match="owner"):  # an `epoch` that nobody reads ends the share for everybody
+            ullage.adopt(source, tmp_path / "new", node="n" * 256, node_is_off=True)
         repository.handles.put(b"more")
         until(lambda: has_shipped(repository), "it ships on")
         assert (replication(repository).state, replication(repository).epoch) == ("shipping", epoch)

@@ -10,6 +10,7 @@ from tests.places import Place
 from tests.service.running import Running, document_at, until
 from tests.shipping.test_served import has_shipped, replicating, replication
 from ullage.errors import InvalidArgument, RepositoryLocked
+from ullage.uuids import new_uuids
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -36,6 +37,9 @@ def test_what_a_node_has_alone_is_told_and_brought_over_once(bucket: Place, tmp_
         alone = repository.queues.put("q", b"alone", {"n": "3", "color": "red"})
         handle = repository.handles.put(b"handle alone", {"of": "node-1"})
         repository.queues.put("other", b"")
+        write, attempt = new_uuids(2)
+        running.repository.staging.begin(write, "spark", queue="q")
+        running.repository.staging.stage(write, attempt, 0, [b"nobody was told that it is there"])
         with repository.session() as session:  # one that both have is taken
             flow_file = session.get("q")
             assert flow_file is not None

@@ -1,5 +1,6 @@
 """Adoption of a share: a repository goes on elsewhere, from where its bucket has it."""
 
+import errno
 import os
 import platform
 from typing import Final
@@ -10,7 +11,7 @@ from ullage.clock import Clock
 from ullage.embedded.restoreddocument import document_of
 from ullage.embedded.shares import FoundShare, checked_deeply, made_of_share, share_in
 from ullage.engine.content.containers import directories_of
-from ullage.engine.files import Files, OsFiles
+from ullage.engine.files import Files, OsFiles, make_directories
 from ullage.engine.restoring import require_empty
 from ullage.engine.shipping.adopting import Adoption, adopt_share, adoption_cut_short, owner_of
 from ullage.engine.shipping.lease import LeaseWatch
@@ -80,7 +81,13 @@ def _watched(share: FoundShare, clock: Clock) -> EpochDocument:
 def _require_room(files: Files, share: FoundShare, root: str | os.PathLike[str], containers: dict[str, str]) -> None:
     """Before anybody is fenced, that there is something to adopt, and where it may go."""
     spec = document_of(identity_in(share_to_restore(share.place, share.share, None)), root, containers).spec
-    require_empty(files, spec, {container.name: container for container in directories_of(files, spec)})
+    directories = {container.name: container for container in directories_of(files, spec)}
+    require_empty(files, spec, directories)
+    # A parent that is a file, or a volume that is mounted read-only: whoever serves it now would be fenced for nothing.
+    for path in (spec.storage.host_path.path, *(container.path for container in directories.values())):
+        make_directories(files, path)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, "it can't be written", path)
 
 
 def _adopted(

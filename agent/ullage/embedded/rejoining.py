@@ -21,7 +21,7 @@ from ullage.engine.check.salvage import survey
 from ullage.engine.check.salvageevents import SalvagedEvents
 from ullage.engine.check.salvagestate import SalvagedState
 from ullage.engine.files import Files, OsFiles
-from ullage.engine.model import HANDLE_QUEUE, FlowFileRecord, unpack_attributes
+from ullage.engine.model import HANDLE_QUEUE, STAGED_QUEUE, FlowFileRecord, unpack_attributes
 from ullage.engine.opening import RepositoryIdentity, lock_repository, read_identity
 from ullage.engine.salvaging import decided
 from ullage.engine.shipping.adopting import fence_behind, owner_of
@@ -112,7 +112,12 @@ def _state(files: Files, root: str, where: str) -> SalvagedState:
 
 
 def _living(state: SalvagedState) -> Iterator[tuple[bytes, FlowFileRecord]]:
-    return ((uuid, record) for uuid, record in state.records.items() if not record.deleted_millis)
+    """What somebody was told is there: a write that is staged and not decided was told to nobody."""
+    return (
+        (uuid, record)
+        for uuid, record in state.records.items()
+        if not record.deleted_millis and record.queue != STAGED_QUEUE
+    )
 
 
 def _brought(

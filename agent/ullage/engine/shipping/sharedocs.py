@@ -17,7 +17,7 @@ from crc32c import crc32c
 from ullage.engine.model import Whole
 from ullage.engine.shipping.shareplace import NONCE, ShareWriter, base_of
 from ullage.engine.wal.format import UNDECODABLE
-from ullage.errors import FormatTooNew, RepositoryDamaged
+from ullage.errors import FormatTooNew, InvalidArgument, RepositoryDamaged
 
 SHARE_FORMAT: Final = 1
 """Version of all objects of a share; raised when an older reader would go wrong."""
@@ -115,8 +115,14 @@ class ShareFormat(msgspec.Struct):
 
 
 def encode_document(document: ShareDocument) -> bytes:
-    """The bytes of an object."""
-    body = msgspec.json.encode(document)
+    """The bytes of an object. InvalidArgument for one that nobody would read."""
+    try:
+        body = msgspec.json.encode(document)
+        # One that can't be read stays for good: an `epoch` with too long a name of its node could not be taken over,
+        # by its writer or by anybody else.
+        msgspec.json.decode(body, type=type(document))
+    except UNDECODABLE as error:
+        raise InvalidArgument(f"what is to be put into the bucket would be read by nobody: {error}") from error
     return body + b"\n%08x" % crc32c(body)
 
 
