@@ -11,7 +11,6 @@ import pytest
 from tests.engine.flowfile.steps import define
 from tests.engine.test_cold_handles import cool, seal
 from tests.engine.test_erasure_finder import CANARY, OTHER
-from tests.engine.test_setting_aside import COUNTED
 from tests.support import Workshop, careless, committing, drain, event_store, put_all, put_each
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file
@@ -189,7 +188,7 @@ def test_a_record_that_was_set_aside_goes(workshop: Workshop) -> None:
     """And with it what it held."""
     repository = workshop.make(**PLAIN)
     (record,) = put_all(repository, "in", [b"1"], **OTHER)
-    wild: dict[str, Any] = {"uuid": new_uuids(1)[0], "attributes": COUNTED + VALUE}
+    wild: dict[str, Any] = {"uuid": new_uuids(1)[0], "attributes": msgspec.msgpack.encode({"count": 5, **CANARY})}
     with careless():
         repository.committer.commit([msgspec.structs.replace(record, **wild)], creates=True)
     workshop.kill()
@@ -245,6 +244,42 @@ def test_a_value_that_was_replaced_goes_from_the_bytes_of_who_stays(workshop: Wo
 
     assert files_with(workshop.path, VALUE) == {}
     assert {each[1]["customer"] for each in others(opened_anew(workshop)).values()} == {OTHER["customer"]}
+
+
+def test_a_value_that_was_replaced_goes_though_another_attribute_has_its_bytes(workshop: Workshop) -> None:
+    """By chance, as a number has a shorter one in it; what that is stays, and what was replaced does not."""
+    repository = workshop.make(**PLAIN)
+    put_all(repository, "in", [b"theirs"], customer="4711", phone="0471123")
+    with committing(repository) as session:
+        (flow_file,) = session.get_many("in", 1)
+        session.transfer(session.put_attributes(flow_file, {"customer": "bob"}), "in")
+    repository = opened_anew(workshop)
+
+    assert erase(repository, customer="4711").is_finished
+
+    assert files_with(workshop.path, b"\xa8customer\xa44711") == {}
+    assert drain(opened_anew(workshop), "in") == [b"theirs"]
+
+
+def test_a_filename_that_was_replaced_goes(workshop: Workshop) -> None:
+    """Core attributes are packed as any others once they were set: also in a record that can't be used."""
+    repository = workshop.make(**PLAIN)
+    mine, theirs = put_all(repository, "in", [b"mine", b"theirs"], filename="canary-letter")
+    with committing(repository) as session:
+        for flow_file in session.get_many("in", 2):
+            renamed = {"filename": "renamed"} if flow_file.id == theirs.id else {"n": "1"}
+            session.transfer(session.put_attributes(flow_file, renamed), "in")
+    wild: dict[str, Any] = {"attributes": msgspec.msgpack.encode({"count": 5, "filename": "canary-letter"})}
+    with careless():
+        repository.committer.commit([msgspec.structs.replace(mine, uuid=new_uuids(1)[0], **wild)], creates=True)
+    workshop.kill()
+    workshop.expects_problems = True
+    repository = workshop.open()
+
+    assert erase(repository, filename="canary-letter").is_finished
+
+    assert files_with(workshop.path, b"canary-letter") == {}
+    assert drain(opened_anew(workshop), "in") == [b"theirs"]
 
 
 class Stopped(Exception):
