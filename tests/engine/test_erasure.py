@@ -13,9 +13,10 @@ from tests.engine.test_cold_handles import cool, seal
 from tests.engine.test_erasure_finder import CANARY, OTHER
 from tests.support import Workshop, careless, committing, drain, event_store, put_all, put_each
 from ullage.engine.engine import Engine
-from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file
+from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, look_for
 from ullage.engine.model import FlowFileRecord, new_uuids
+from ullage.engine.shipping.lastlook import KNOWN
 from ullage.wire.erasure import ErasureReport
 from ullage.wire.salvage import HELD_QUEUE
 
@@ -37,9 +38,8 @@ def erase(repository: Engine, steps: ErasureSteps = UNTOLD, **where: str) -> Era
     """As `ullage erase` does; whoever goes on opens the repository anew."""
     eraser = Eraser(repository, steps)
     intent = intent_file(repository).read()
-    if intent is None:
-        intent = eraser.begin(look_for(repository, where or CANARY, cost_of(repository), steps.on_step))
-    return eraser.finish(intent)
+    found = look_for(repository, where or CANARY, cost_of(repository), steps.on_step)
+    return eraser.finish(eraser.begin(found) if intent is None else eraser.resume(intent, found))
 
 
 def files_with(root: Path, *texts: bytes) -> dict[str, list[bytes]]:
@@ -307,6 +307,67 @@ def test_one_that_was_interrupted_is_finished(planted: Engine, workshop: Worksho
     again = opened_anew(workshop)
     assert intent_file(again).read() is None
     assert others(again) == before
+
+
+@pytest.mark.parametrize("phases", [0, 2, 5])
+def test_what_came_after_an_interruption_goes_with_the_rest(workshop: Workshop, phases: int) -> None:
+    """The repository may be used meanwhile: else the records of what came then would go, and nothing could tell any
+    more whose their contents are.
+    """
+    repository = workshop.make(**PLAIN)
+    plant(repository, "in")
+    told = list[str]()
+
+    def on_phase(words: str) -> None:
+        told.append(words)
+        if len(told) > phases:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        erase(repository, ErasureSteps(on_phase, UNTOLD.on_step))
+    repository = opened_anew(workshop)
+    plant(repository, "in", b"came later")
+    repository = opened_anew(workshop)
+
+    report = erase(repository)
+
+    assert (report.remains, report.is_finished, report.uuids) == ((), True, 2)
+    assert files_with(workshop.path, CONTENT, VALUE, b"came later") == {}
+    assert len(drain(opened_anew(workshop), "in")) == 4
+
+
+@pytest.mark.parametrize("phases", [1, 4])
+def test_what_only_an_intent_knows_is_told(planted: Engine, workshop: Workshop, phases: int) -> None:
+    """Where records and events have gone already nobody finds their contents without it."""
+    told = list[str]()
+
+    def on_phase(words: str) -> None:
+        told.append(words)
+        if len(told) > phases:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        erase(planted, ErasureSteps(on_phase, UNTOLD.on_step))
+    repository = opened_anew(workshop)
+    intent = intent_file(repository).read()
+    assert intent is not None
+
+    left = unfindable(repository, intent, look_for(repository, CANARY, cost_of(repository), UNTOLD.on_step))
+
+    assert any("bytes in content file" in each for each in left) == (phases == 4)
+    assert bool(left) == (phases == 4)
+    assert erase(repository).is_finished
+    opened_anew(workshop)
+
+
+def test_a_repository_that_was_shipped_says_so_without_its_document(workshop: Workshop) -> None:
+    """Who erases with no more than the root is told of the bucket all the same."""
+    repository = workshop.make()
+    assert not any("bucket" in each for each in erase(repository).not_promised)
+    repository = opened_anew(workshop)
+    (workshop.path / KNOWN).write_bytes(b"{}")
+
+    assert any("bucket" in each for each in erase(repository).not_promised)
 
 
 def test_the_lineage_keeps_its_skeleton(planted: Engine, workshop: Workshop) -> None:
