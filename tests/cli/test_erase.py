@@ -315,6 +315,21 @@ def test_a_damaged_intent_is_given_up_only_on_purpose(root: Path) -> None:
     assert not [each for each in root.rglob("*") if each.is_file() and LARGE in each.read_bytes()]
 
 
+def test_one_that_is_not_finished_is_told_by_those_who_look(root: Path) -> None:
+    """A check and the status of files say with which command it goes on; it is no contradiction."""
+    plant(root)
+    for call in (("check",), ("check", "--deep"), ("status",)):
+        assert "erasure" not in ullage(*call, root=root).stdout
+        assert "unfinishedErasure" not in ullage_json(*call, root=root)
+    begin(root)
+
+    for call in (("check",), ("check", "--deep"), ("status",)):
+        assert "ullage erase --where customer=4711" in ullage(*call, root=root).stdout
+        assert "ullage erase --where customer=4711" in ullage_json(*call, root=root)["unfinishedErasure"]
+    (root / "erasure" / "intent").write_bytes(b"\0" * 40)
+    assert "is damaged" in ullage("check", root=root).stdout
+
+
 def test_what_could_not_be_done_has_an_exit_code_of_its_own(root: Path) -> None:
     """The erasure is still begun: repaired, it goes on."""
     plant(root)
