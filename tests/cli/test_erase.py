@@ -1,25 +1,28 @@
 """`ullage erase` shows what there is of a subject, asks, and erases it."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import RUNNER, root as root, spec_of, ullage, ullage_json
+from tests.cli.test_commands import root as root, spec_of, ullage, ullage_json
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps
 from ullage.engine.erasure.finder import cost_of, look_for
 from ullage.wire.erasure import ErasurePlace
-from ullage_agent.cli.app import app
 from ullage_agent.cli.erase import WORDS
 
 LOOK = ("erase", "--where", "customer=4711", "--dry-run")
 
 
-def plant(root: Path) -> None:
+LARGE = b"12345" * 20_000
+
+
+def plant(root: Path, content: bytes = b"12345") -> None:
     with Engine.open(spec_of(root)) as repository, repository.session() as session:
-        session.ingest("in", [b"12345"], {"customer": "4711", "kind": "order"})
+        session.ingest("in", [content], {"customer": "4711", "kind": "order"})
         session.ingest("in", [b"123"], {"customer": "4712", "kind": "order"})
         session.commit()
 
@@ -158,17 +161,95 @@ def test_a_certificate_replaces_nothing(root: Path) -> None:
 def test_a_certificate_that_cannot_be_written_is_written_by_the_next_call(root: Path) -> None:
     """The erasure stays begun until it is: afterwards nobody would know what there was."""
     plant(root)
-    away = root.with_name("away") / "certificate.json"
+    path = root.with_name("certificate.json")
+    (root / "erasure").mkdir()
+    (root / "erasure" / "key").write_bytes(b"no key")
 
-    failed = RUNNER.invoke(
-        app, [*ERASE, "--yes", "--certificate", str(away), "--config", str(root.with_suffix(".yaml"))]
-    )
-    assert failed.exit_code != 0
-    away.parent.mkdir()
-    ullage(*ERASE, "--yes", "--certificate", away, root=root)
+    assert "is no key" in ullage(*ERASE, "--yes", "--certificate", path, root=root, expect=2).stderr
+    (root / "erasure" / "key").unlink()
+    ullage(*ERASE, "--yes", "--certificate", path, root=root)
 
-    assert json.loads(away.read_bytes())["uuids"] == 1
+    assert json.loads(path.read_bytes())["uuids"] == 1
     assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
+
+
+def test_where_a_certificate_cannot_be_nothing_is_erased(root: Path) -> None:
+    """A directory that is missing is noticed before; and of what others have beside it nothing is removed."""
+    plant(root)
+    path = root.with_name("certificate.json")
+    beside = root.with_name("certificate.json.partial")
+    beside.write_text("mine")
+
+    refused = ullage(*ERASE, "--yes", "--certificate", root.with_name("away") / "c", root=root, expect=2)
+    assert "is no directory" in refused.stderr
+    assert "--dry-run" in ullage(*LOOK, "--certificate", path, root=root, expect=2).stderr
+    assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
+    ullage(*ERASE, "--yes", "--certificate", path, root=root)
+
+    assert beside.read_text() == "mine"
+    assert sorted(each.name for each in root.parent.glob("*certificate*")) == [path.name, beside.name]
+    assert not list(root.parent.glob(".ullage*"))
+
+
+def hold(root: Path) -> None:
+    """A lease keeps all that there is for an hour."""
+    with Engine.open(spec_of(root)) as repository:
+        repository.leases.acquire("reader", 3_600_000, [])
+
+
+def let_go(root: Path) -> None:
+    """No lease is left."""
+    with Engine.open(spec_of(root)) as repository:
+        for each in list(repository.ledger.leases.values()):
+            repository.leases.release(each.id)
+
+
+def test_the_certificate_of_one_that_did_not_come_to_its_end_is_replaced(root: Path) -> None:
+    """By the same erasure only, whose command is the same; until then it says what remains."""
+    plant(root)
+    hold(root)
+    path = root.with_name("certificate.json")
+    call = (*ERASE, "--yes", "--certificate", path)
+
+    ullage(*call, root=root, expect=11)
+    verified = ullage("erase", "--verify", path, root=root, expect=11)
+    assert "remains: 5 bytes in content file" in verified.stdout
+    assert "--where customer=4711" in verified.stdout
+    assert ullage_json("erase", "--verify", path, root=root, expect=11)["remains"]
+    ullage(*call, root=root, expect=11)
+    let_go(root)
+    ullage(*call, root=root)
+
+    assert json.loads(path.read_bytes())["is_finished"]
+    assert "unchanged" in ullage("erase", "--verify", path, root=root).stdout
+    plant(root)
+    assert "is there already" in ullage(*call, root=root, expect=2).stderr
+
+
+def test_a_certificate_of_an_erasure_that_was_killed_at_its_end_is_replaced(root: Path) -> None:
+    """Between the certificate and the removal of the intent: the same command goes on."""
+    plant(root)
+    path = root.with_name("certificate.json")
+    hold(root)
+    ullage(*ERASE, "--yes", "--certificate", path, root=root, expect=11)
+    intent = (root / "erasure" / "intent").read_bytes()
+    let_go(root)
+    ullage(*ERASE, "--yes", "--certificate", path, root=root)
+    (root / "erasure" / "intent").write_bytes(intent)
+
+    assert "is not finished" in ullage("erase", "--verify", path, root=root, expect=11).stdout
+    ullage(*ERASE, "--yes", "--certificate", path, root=root)
+
+    ullage("erase", "--verify", path, root=root)
+
+
+def test_a_certificate_in_which_a_name_is_said_twice_is_refused(root: Path) -> None:
+    """One reader believes the first value, another one the last: only what was written is what was signed."""
+    path = certify(root)
+    text = path.read_text()
+    path.write_text(text.replace("{", '{"remains": ["nothing of this is true"],', 1))
+
+    assert "was changed" in ullage("erase", "--verify", path, root=root, expect=1).stderr
 
 
 def begin(root: Path) -> None:
@@ -198,8 +279,55 @@ def test_one_that_was_begun_can_be_given_up(root: Path) -> None:
     assert "is forgotten" in ullage("erase", "--give-up", root=root).stdout
     assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
     assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
-    ullage("erase", "--give-up", "--yes", root=root, expect=2)
+    ullage("erase", "--give-up", "--dry-run", root=root, expect=2)
     ullage("erase", "--yes", root=root, expect=2)
+
+
+def test_one_that_has_removed_something_is_given_up_only_on_purpose(root: Path) -> None:
+    """Its content is there, and once the intent is away no other erasure finds it."""
+    plant(root)
+    hold(root)
+    ullage(*ERASE, "--yes", root=root, expect=11)
+
+    refused = ullage("erase", "--give-up", root=root, expect=2)
+    assert "5 bytes in content file" in refused.stderr
+    assert "ullage erase --where customer=4711" in refused.stderr
+    given_up = ullage("erase", "--give-up", "--yes", root=root, expect=11)
+
+    assert "remains, and is found by no erasure any more: 5 bytes in content file" in given_up.stdout
+    assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
+
+
+def test_a_damaged_intent_is_given_up_only_on_purpose(root: Path) -> None:
+    """Nobody knows what it was about; the way that is told works, and takes with it what nobody needs."""
+    plant(root, LARGE)
+    hold(root)
+    ullage(*ERASE, "--yes", root=root, expect=11)
+    let_go(root)
+    (root / "erasure" / "intent").write_bytes(b"\0" * 40)
+
+    for arguments in (("erase", "--give-up"), (*ERASE, "--yes")):
+        assert "--give-up --yes" in ullage(*arguments, root=root, expect=4).stderr
+    ullage("erase", "--give-up", "--yes", root=root, expect=11)
+
+    assert "nothing was erased" in ullage(*ERASE, "--yes", root=root).stderr
+    ullage("reclaim", "--policy", "CompactAll", "--archive", root=root)
+    assert not [each for each in root.rglob("*") if each.is_file() and LARGE in each.read_bytes()]
+
+
+def test_one_that_is_not_finished_is_told_by_those_who_look(root: Path) -> None:
+    """A check and the status of files say with which command it goes on; it is no contradiction."""
+    plant(root)
+    for call in (("check",), ("check", "--deep"), ("status",)):
+        assert "erasure" not in ullage(*call, root=root).stdout
+        assert "unfinishedErasure" not in ullage_json(*call, root=root)
+    begin(root)
+
+    for call in (("check",), ("check", "--deep"), ("status",)):
+        assert "ullage erase --where customer=4711" in ullage(*call, root=root).stdout
+        assert "ullage erase --where customer=4711" in ullage_json(*call, root=root)["unfinishedErasure"]
+    (root / "erasure" / "intent").write_bytes(b"\0" * 40)
+    assert "is damaged" in ullage("check", root=root).stdout
 
 
 def test_what_could_not_be_done_has_an_exit_code_of_its_own(root: Path) -> None:
@@ -215,13 +343,31 @@ def test_what_could_not_be_done_has_an_exit_code_of_its_own(root: Path) -> None:
     assert "--give-up" in ullage(*LOOK, root=root).stdout
 
 
-def test_two_values_of_one_attribute_are_refused(root: Path) -> None:
-    """Nothing has both, and "nothing was found" would be believed. A subject that nothing has is no error."""
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--where", "customer=4711", "--where", "kind=order"], "--and"),
+        (["--where", "customer=4711", "--and", "customer=4712"], "said twice"),
+        (["--where", "customer=4711", "--and", "customer=4711"], "said twice"),
+        (["--where", "customer="], "empty value"),
+        (["--where", "customer=4711", "--and", "kind="], "empty value"),
+        (["--where", os.fsdecode(b"customer=\xff")], "no Unicode text"),
+        (["--and", "customer=4711"], "say whom"),
+    ],
+)
+def test_a_subject_that_is_not_plain_is_refused(root: Path, arguments: list[str], said: str) -> None:
+    """Else more would go than was meant, or "nothing was found" would be believed."""
     plant(root)
 
-    refused = ullage(*LOOK, "--and", "customer=4712", root=root, expect=2)
+    assert said in ullage("erase", *arguments, "--yes", root=root, expect=2).stderr
 
-    assert "two values" in refused.stderr
+    assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
+
+
+def test_a_subject_that_nothing_has_is_no_error(root: Path) -> None:
+    """Nothing is found, and nothing erased."""
+    plant(root)
+
     assert "nothing was found" in ullage(*LOOK, "--and", "kind=offer", root=root).stdout
 
 

@@ -11,12 +11,12 @@ import pytest
 from tests.engine.flowfile.steps import define
 from tests.engine.test_cold_handles import cool, seal
 from tests.engine.test_erasure_finder import CANARY, OTHER
-from tests.engine.test_setting_aside import COUNTED
 from tests.support import Workshop, careless, committing, drain, event_store, put_all, put_each
 from ullage.engine.engine import Engine
-from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file
+from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, look_for
 from ullage.engine.model import FlowFileRecord, new_uuids
+from ullage.engine.shipping.lastlook import KNOWN
 from ullage.wire.erasure import ErasureReport
 from ullage.wire.salvage import HELD_QUEUE
 
@@ -38,9 +38,8 @@ def erase(repository: Engine, steps: ErasureSteps = UNTOLD, **where: str) -> Era
     """As `ullage erase` does; whoever goes on opens the repository anew."""
     eraser = Eraser(repository, steps)
     intent = intent_file(repository).read()
-    if intent is None:
-        intent = eraser.begin(look_for(repository, where or CANARY, cost_of(repository), steps.on_step))
-    return eraser.finish(intent)
+    found = look_for(repository, where or CANARY, cost_of(repository), steps.on_step)
+    return eraser.finish(eraser.begin(found) if intent is None else eraser.resume(intent, found))
 
 
 def files_with(root: Path, *texts: bytes) -> dict[str, list[bytes]]:
@@ -189,7 +188,7 @@ def test_a_record_that_was_set_aside_goes(workshop: Workshop) -> None:
     """And with it what it held."""
     repository = workshop.make(**PLAIN)
     (record,) = put_all(repository, "in", [b"1"], **OTHER)
-    wild: dict[str, Any] = {"uuid": new_uuids(1)[0], "attributes": COUNTED + VALUE}
+    wild: dict[str, Any] = {"uuid": new_uuids(1)[0], "attributes": msgspec.msgpack.encode({"count": 5, **CANARY})}
     with careless():
         repository.committer.commit([msgspec.structs.replace(record, **wild)], creates=True)
     workshop.kill()
@@ -247,6 +246,42 @@ def test_a_value_that_was_replaced_goes_from_the_bytes_of_who_stays(workshop: Wo
     assert {each[1]["customer"] for each in others(opened_anew(workshop)).values()} == {OTHER["customer"]}
 
 
+def test_a_value_that_was_replaced_goes_though_another_attribute_has_its_bytes(workshop: Workshop) -> None:
+    """By chance, as a number has a shorter one in it; what that is stays, and what was replaced does not."""
+    repository = workshop.make(**PLAIN)
+    put_all(repository, "in", [b"theirs"], customer="4711", phone="0471123")
+    with committing(repository) as session:
+        (flow_file,) = session.get_many("in", 1)
+        session.transfer(session.put_attributes(flow_file, {"customer": "bob"}), "in")
+    repository = opened_anew(workshop)
+
+    assert erase(repository, customer="4711").is_finished
+
+    assert files_with(workshop.path, b"\xa8customer\xa44711") == {}
+    assert drain(opened_anew(workshop), "in") == [b"theirs"]
+
+
+def test_a_filename_that_was_replaced_goes(workshop: Workshop) -> None:
+    """Core attributes are packed as any others once they were set: also in a record that can't be used."""
+    repository = workshop.make(**PLAIN)
+    mine, theirs = put_all(repository, "in", [b"mine", b"theirs"], filename="canary-letter")
+    with committing(repository) as session:
+        for flow_file in session.get_many("in", 2):
+            renamed = {"filename": "renamed"} if flow_file.id == theirs.id else {"n": "1"}
+            session.transfer(session.put_attributes(flow_file, renamed), "in")
+    wild: dict[str, Any] = {"attributes": msgspec.msgpack.encode({"count": 5, "filename": "canary-letter"})}
+    with careless():
+        repository.committer.commit([msgspec.structs.replace(mine, uuid=new_uuids(1)[0], **wild)], creates=True)
+    workshop.kill()
+    workshop.expects_problems = True
+    repository = workshop.open()
+
+    assert erase(repository, filename="canary-letter").is_finished
+
+    assert files_with(workshop.path, b"canary-letter") == {}
+    assert drain(opened_anew(workshop), "in") == [b"theirs"]
+
+
 class Stopped(Exception):
     """Somebody pulled the plug between two steps."""
 
@@ -272,6 +307,67 @@ def test_one_that_was_interrupted_is_finished(planted: Engine, workshop: Worksho
     again = opened_anew(workshop)
     assert intent_file(again).read() is None
     assert others(again) == before
+
+
+@pytest.mark.parametrize("phases", [0, 2, 5])
+def test_what_came_after_an_interruption_goes_with_the_rest(workshop: Workshop, phases: int) -> None:
+    """The repository may be used meanwhile: else the records of what came then would go, and nothing could tell any
+    more whose their contents are.
+    """
+    repository = workshop.make(**PLAIN)
+    plant(repository, "in")
+    told = list[str]()
+
+    def on_phase(words: str) -> None:
+        told.append(words)
+        if len(told) > phases:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        erase(repository, ErasureSteps(on_phase, UNTOLD.on_step))
+    repository = opened_anew(workshop)
+    plant(repository, "in", b"came later")
+    repository = opened_anew(workshop)
+
+    report = erase(repository)
+
+    assert (report.remains, report.is_finished, report.uuids) == ((), True, 2)
+    assert files_with(workshop.path, CONTENT, VALUE, b"came later") == {}
+    assert len(drain(opened_anew(workshop), "in")) == 4
+
+
+@pytest.mark.parametrize("phases", [1, 4])
+def test_what_only_an_intent_knows_is_told(planted: Engine, workshop: Workshop, phases: int) -> None:
+    """Where records and events have gone already nobody finds their contents without it."""
+    told = list[str]()
+
+    def on_phase(words: str) -> None:
+        told.append(words)
+        if len(told) > phases:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        erase(planted, ErasureSteps(on_phase, UNTOLD.on_step))
+    repository = opened_anew(workshop)
+    intent = intent_file(repository).read()
+    assert intent is not None
+
+    left = unfindable(repository, intent, look_for(repository, CANARY, cost_of(repository), UNTOLD.on_step))
+
+    assert any("bytes in content file" in each for each in left) == (phases == 4)
+    assert bool(left) == (phases == 4)
+    assert erase(repository).is_finished
+    opened_anew(workshop)
+
+
+def test_a_repository_that_was_shipped_says_so_without_its_document(workshop: Workshop) -> None:
+    """Who erases with no more than the root is told of the bucket all the same."""
+    repository = workshop.make()
+    assert not any("bucket" in each for each in erase(repository).not_promised)
+    repository = opened_anew(workshop)
+    (workshop.path / KNOWN).write_bytes(b"{}")
+
+    assert any("bucket" in each for each in erase(repository).not_promised)
 
 
 def test_the_lineage_keeps_its_skeleton(planted: Engine, workshop: Workshop) -> None:

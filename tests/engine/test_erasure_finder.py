@@ -35,8 +35,10 @@ from ullage.engine.model import (
     Answer,
     FlowFileRecord,
     Operation,
+    SetAside,
     SwapOut,
     Update,
+    format_uuid,
     new_uuids,
 )
 from ullage.engine.runs.rows import RowBlock, RowRun, RunRow, key_of
@@ -226,19 +228,40 @@ def test_answers_that_name_the_subject_are_found(workshop: Workshop, form: str, 
     assert records(look(repository)) == {ErasurePlace.ANSWERS: (1, len(answer))}
 
 
-def test_a_record_that_was_set_aside_is_found(workshop: Workshop) -> None:
-    """By the value among its bytes."""
+def with_one_set_aside(workshop: Workshop, attributes: Mapping[str, str]) -> tuple[Engine, SetAside]:
+    """A repository with a FlowFile of somebody else, and one that can't be used with attributes of this."""
     repository = workshop.make()
     (record,) = put_all(repository, "in", [b"1"], **OTHER)
-    wild: dict[str, Any] = {"uuid": new_uuids(1)[0], "attributes": COUNTED + CANARY["customer"].encode()}
+    wild: dict[str, Any] = {
+        "uuid": new_uuids(1)[0],
+        "attributes": msgspec.msgpack.encode({"count": 5, **attributes}),
+    }
     with careless():
         repository.committer.commit([msgspec.structs.replace(record, **wild)], creates=True)
     workshop.kill()
     workshop.expects_problems = True
     repository = workshop.open()
     (aside,) = repository.set_aside.listed(10)
+    return repository, aside
+
+
+def test_a_record_that_was_set_aside_is_found(workshop: Workshop) -> None:
+    """By the attribute among its bytes, and not by a value that stands there by chance."""
+    repository, aside = with_one_set_aside(workshop, CANARY | {"filename": "letter"})
 
     assert records(look(repository)) == {ErasurePlace.SET_ASIDE: (1, len(aside.data))}
+    assert records(look(repository, CANARY | {"filename": "letter"})) == {ErasurePlace.SET_ASIDE: (1, len(aside.data))}
+    for other in ({"customer": ""}, {"customer": "o"}, {"kind": CANARY["customer"]}, {"filename": "lett"}):
+        assert records(look(repository, other)) == {}, other
+
+
+def test_a_record_that_was_set_aside_is_found_by_its_uuid(workshop: Workshop) -> None:
+    """Which also is its filename, as long as none was set."""
+    repository, aside = with_one_set_aside(workshop, {})
+    uuid = msgspec.msgpack.decode(aside.data)[1]
+
+    for name in ("uuid", "filename"):
+        assert records(look(repository, {name: format_uuid(uuid)})) == {ErasurePlace.SET_ASIDE: (1, len(aside.data))}
 
 
 def test_flow_files_that_went_with_a_record_are_found(workshop: Workshop) -> None:

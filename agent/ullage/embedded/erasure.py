@@ -1,5 +1,7 @@
 """Looking for a subject in a repository of this machine that nobody has open, and erasing it."""
 
+import os
+import shlex
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -7,11 +9,12 @@ import msgspec
 from ullage.clock import moment_of
 from ullage.contract import ContentRepository
 from ullage.embedded.repository import open_embedded
-from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file
+from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
-from ullage.engine.erasure.intent import ErasureIntent
+from ullage.engine.erasure.intent import ErasureIntent, IntentFile
 from ullage.engine.erasure.subject import DigestedSubject, digest_of
-from ullage.errors import InvalidArgument
+from ullage.engine.files import OsFiles
+from ullage.errors import FormatTooNew, InvalidArgument, RepositoryDamaged
 from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasureReport, ErasureSurvey
 from ullage.wire.upkeep import RecoveryReport
 
@@ -51,11 +54,13 @@ def erase_subject(
     on_step: Callable[[int], None],
     on_report: Callable[[ErasureReport], None] = lambda _report: None,
     on_recovery: Callable[[RecoveryReport], None] | None = None,
+    may_begin: Callable[[int | None], None] = lambda _began_millis: None,
 ) -> ErasureReport | None:
     """Erase all that a repository has of a subject; what was done, or None where `on_found`, which is told what there
     is, does not want it. One that was begun and interrupted is finished, and `on_found` is not asked.
     `on_phase` is told of each step as it begins, in words, `on_step` as in `survey_subject`, `on_report` of what was
-    done before that is over: where it raises, the next call tells of it again.
+    done before that is over: where it raises, the next call tells of it again. `may_begin` is told when the one that is
+    finished was begun, None if none was, and ends it by raising: nothing was looked at or changed then.
 
     InvalidArgument if the erasure of another subject was begun and is not finished.
     """
@@ -64,16 +69,17 @@ def erase_subject(
         engine = repository.engine
         eraser = Eraser(engine, ErasureSteps(on_phase, on_step, on_report))
         intent = intent_file(engine).read()
-        if intent is None:
-            cost = cost_of(engine)
-            on_cost(cost)
-            found = look_for(engine, where, cost, on_step)
-            if not on_found(found.survey):
-                return None
-            intent = eraser.begin(found)
-        elif intent.where != dict(where):
+        if intent is not None and intent.where != dict(where):
             raise InvalidArgument(f"{begun(intent)}. Nothing was looked at or changed")
-        return eraser.finish(intent)
+        may_begin(None if intent is None else intent.began_millis)
+        cost = cost_of(engine)
+        on_cost(cost)
+        found = look_for(engine, where, cost, on_step)
+        if intent is not None:
+            return eraser.finish(eraser.resume(intent, found))
+        if not on_found(found.survey):
+            return None
+        return eraser.finish(eraser.begin(found))
 
 
 def look_again(
@@ -84,8 +90,9 @@ def look_again(
     on_cost: Callable[[ErasureCost], None],
     on_step: Callable[[int], None],
     on_recovery: Callable[[RecoveryReport], None] | None = None,
-) -> ErasureSurvey:
-    """What a repository has now of the subject of a certificate, whose values nobody has to know.
+) -> tuple[ErasureSurvey, str]:
+    """What a repository has now of the subject of a certificate, whose values nobody has to know; and what to say of an
+    erasure that is not finished, whosoever it is.
 
     InvalidArgument if the certificate is another repository's.
     """
@@ -99,7 +106,8 @@ def look_again(
             )
         cost = cost_of(engine)
         on_cost(cost)
-        return look_for(engine, {}, cost, on_step, subject).survey
+        intent = intent_file(engine).read()
+        return look_for(engine, {}, cost, on_step, subject).survey, "" if intent is None else begun(intent)
 
 
 def subject_digest(where: Mapping[str, str], key: bytes) -> bytes:
@@ -107,19 +115,59 @@ def subject_digest(where: Mapping[str, str], key: bytes) -> bytes:
     return digest_of(where, key)
 
 
-def give_up_erasure(document: ContentRepository) -> bool:
-    """Forget an erasure that was begun: what is gone stays gone, what is not stays. Whether there was one."""
+def give_up_erasure(document: ContentRepository, *, is_forced: bool) -> tuple[str, ...] | None:
+    """Forget an erasure that was begun: what is gone stays gone, what is not stays. None if none was begun; else what
+    is left that nobody finds any more, in words.
+
+    Unless it is forced, InvalidArgument where there is such, and RepositoryDamaged if what was begun can't be read.
+    """
     with open_embedded(None, document, create=False, maintain=False) as repository:
-        return intent_file(repository.engine).remove()
+        engine = repository.engine
+        place = intent_file(engine)
+        try:
+            intent = place.read()
+        except (RepositoryDamaged, FormatTooNew) as error:
+            if not is_forced:
+                raise
+            place.remove()
+            return (f"nobody knows what: {error}",)
+        if intent is None:
+            return None
+        left = unfindable(engine, intent, look_for(engine, intent.where, cost_of(engine), lambda _count: None))
+        if left and not is_forced:
+            raise InvalidArgument(
+                "Something is gone already, and of the rest only the erasure that was begun knows: "
+                f"{'; '.join(left)}. Nothing was forgotten: finish it (`{_command(intent)}`), or say --give-up --yes, "
+                "which leaves this where nobody finds it"
+            )
+        place.remove()
+        return left
+
+
+def unfinished_erasure(root: str) -> str:
+    """What to say of an erasure that was begun in the repository at this root and is not finished; empty if there is
+    none. It may be open, and nothing is changed.
+    """
+    if not os.path.isdir(root):
+        return ""
+    try:
+        intent = IntentFile(OsFiles(), root, "").peek()
+    except (RepositoryDamaged, FormatTooNew) as error:
+        return str(error)
+    return "" if intent is None else begun(intent)
 
 
 def begun(intent: ErasureIntent) -> str:
     """What to say of an erasure that is not finished."""
-    words = " --and ".join(f"{name}={value}" for name, value in intent.where.items())
     return (
-        f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: finish it (`ullage erase "
-        f"--where {words}`), or give it up (`ullage erase --give-up`)"
+        f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: finish it "
+        f"(`{_command(intent)}`), or give it up (`ullage erase --give-up`)"
     )
+
+
+def _command(intent: ErasureIntent) -> str:
+    words = " --and ".join(shlex.quote(f"{name}={value}") for name, value in intent.where.items())
+    return f"ullage erase --where {words}"
 
 
 def _require_some(where: Mapping[str, str]) -> None:

@@ -131,7 +131,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     last_transaction: int
 
     found: tuple[ErasureFinding, ...]
-    """What there was before it began; each place."""
+    """What there was before it began; each place. Of one that was interrupted the larger of what the looks found."""
 
     uuids: int
     """FlowFiles and handles that are or were the subject's."""

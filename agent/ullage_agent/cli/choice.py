@@ -71,6 +71,15 @@ class ChosenRepository:
         """The chosen repository: open here, with Ctrl-C deferred to safe points, or connected."""
         return self._connected() if self.is_served else opened_here(self.document())
 
+    def unfinished_erasure(self) -> dict[str, str]:
+        """What to say of an erasure of the chosen repository that is not finished: `unfinishedErasure`, and words.
+        Nothing is known of a service's.
+        """
+        from ullage.embedded.erasure import unfinished_erasure
+
+        words = "" if self.is_served else unfinished_erasure(self.document().spec.storage.host_path.path)
+        return {"unfinishedErasure": words} if words else {}
+
     def _connected(self) -> Repository:
         import ullage
         from ullage import Retries

@@ -1,22 +1,27 @@
 """`ullage erase`: everything that a repository has of a subject goes, or is shown."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
 
 from ullage.clock import moment_of
+from ullage.errors import InvalidArgument
 from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasurePlace, ErasureReport, ErasureSurvey
 from ullage_agent.cli.choice import ChosenRepository, say_recovery
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import PAIR, command, json_output, on_files, option
 from ullage_agent.cli.output import bar, console, many, print_json, print_table, say, size, tell
+
+if TYPE_CHECKING:
+    from ullage_agent.cli.erasurekey import ErasureKey
 
 WORDS: Final = {
     ErasurePlace.QUEUED: "FlowFiles in queues",
@@ -42,10 +47,17 @@ OLD_FILE: Final = click.Path(dir_okay=False, exists=True)
 
 
 @command()
-@option("--where", "first", type=PAIR, metavar="ATTRIBUTE=VALUE", help="The subject has this attribute.")
+@option(
+    "--where",
+    "first",
+    type=PAIR,
+    multiple=True,
+    metavar="ATTRIBUTE=VALUE",
+    help="The subject has this attribute.",
+)
 @option("--and", "others", type=PAIR, multiple=True, metavar="ATTRIBUTE=VALUE", help="And this one; may be repeated.")
 @option("--dry-run", is_flag=True, help="Only look, and show what there is.")
-@option("--yes", is_flag=True, help="Erase without asking.")
+@option("--yes", is_flag=True, help="Erase without asking; with --give-up: whatever is left.")
 @option(
     "--certificate", type=NEW_FILE, metavar="FILE", help="Write a signed certificate of what was done to a new file."
 )
@@ -56,7 +68,7 @@ OLD_FILE: Final = click.Path(dir_okay=False, exists=True)
 @on_files
 def erase(
     where: ChosenRepository,
-    first: tuple[str, str] | None,
+    first: tuple[tuple[str, str], ...],
     others: tuple[tuple[str, str], ...],
     dry_run: bool,
     yes: bool,
@@ -78,13 +90,14 @@ def erase(
     subject, or a certificate that is not this repository's.
     """
     if give_up or verify or public_key:
-        if [give_up, bool(verify), public_key].count(True) > 1 or first or others or dry_run or yes or certificate:
+        is_more = first or others or dry_run or certificate or (yes and not give_up)
+        if [give_up, bool(verify), public_key].count(True) > 1 or is_more:
             raise click.UsageError("--verify, --public-key and --give-up stand alone: they erase nothing")
-        _beside(where, verify, is_given_up=give_up, as_json=as_json)
+        _beside(where, verify, is_given_up=give_up, is_forced=yes, as_json=as_json)
         return
-    if first is None:
-        raise click.UsageError("say whom: --where ATTRIBUTE=VALUE")
-    subject = _subject((first, *others))
+    subject = _subject(first, others)
+    if dry_run and certificate:
+        raise click.UsageError("--dry-run erases nothing that a certificate could be of")
     if not dry_run:
         _erase(where, subject, certificate, is_asked=not yes, as_json=as_json)
         return
@@ -98,55 +111,83 @@ def erase(
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
-def _beside(where: ChosenRepository, verify: str | None, *, is_given_up: bool, as_json: bool) -> None:
+def _beside(where: ChosenRepository, verify: str | None, *, is_given_up: bool, is_forced: bool, as_json: bool) -> None:
     if verify:
         _verify(where, verify, as_json=as_json)
     elif is_given_up:
-        _give_up(where)
+        _give_up(where, is_forced=is_forced)
     else:
         from ullage_agent.cli.erasurekey import ErasureKey
 
         tell(ErasureKey.of(_root_of(where), is_made=False).public)
 
 
-def _give_up(where: ChosenRepository) -> None:
+def _give_up(where: ChosenRepository, *, is_forced: bool) -> None:
     from ullage.embedded.erasure import give_up_erasure
 
-    if give_up_erasure(where.document()):
-        tell("the erasure that was begun is forgotten: what is gone stays gone, and what is not stays")
-    else:
+    left = give_up_erasure(where.document(), is_forced=is_forced)
+    if left is None:
         tell("no erasure was begun: there is nothing to give up")
+        return
+    tell("the erasure that was begun is forgotten: what is gone stays gone, and what is not stays")
+    for each in left:
+        tell(f"remains, and is found by no erasure any more: {each}")
+    if left:
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
 def _verify(where: ChosenRepository, path: str, *, as_json: bool) -> None:
-    """Exit code 1 if the certificate is not the repository's, or something is there."""
+    """Exit code 1 if the certificate is not the repository's, or something is there; 11 if more may be there."""
     from ullage.embedded.erasure import look_again
-    from ullage_agent.cli.erasurekey import ErasureKey, is_unchanged
+    from ullage_agent.cli.erasurekey import ErasureKey
 
-    try:
-        certificate = msgspec.json.decode(Path(path).read_bytes(), type=ErasureCertificate)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} is no certificate of an erasure: {error}") from error
+    certificate = _certificate_at(path)
     key = ErasureKey.of(_root_of(where), is_made=False)
-    is_signed = is_unchanged(certificate) and certificate.public_key == key.public
-    if not is_signed:
+    if not _is_signed(certificate, path, key):
         say(
             f"{path} was changed since it was signed, or the key of another repository signed it: nothing was looked at"
         )
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
     with _looking() as (on_cost, on_step):
-        survey = look_again(
+        survey, unfinished = look_again(
             where.document(), certificate, key.digest_key, on_cost=on_cost, on_step=on_step, on_recovery=say_recovery
         )
+    remains = certificate.remains
+    if not certificate.is_finished:
+        remains += ("when the certificate was signed, its erasure was not finished",)
+    if unfinished:
+        remains += (unfinished,)
     if as_json:
-        print_json(msgspec.to_builtins(survey))
+        print_json(msgspec.to_builtins(survey) | {"remains": remains})
     else:
-        tell(f"the certificate is this repository's, and unchanged; the erasure ended at {_moment(certificate)}")
-        _print(survey)
+        _print_verified(certificate, survey, remains)
     if survey.is_found:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
-    if survey.unread:
+    if survey.unread or unfinished or not certificate.is_finished:
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
+def _print_verified(certificate: ErasureCertificate, survey: ErasureSurvey, remains: tuple[str, ...]) -> None:
+    tell(f"the certificate is this repository's, and unchanged; what it tells of ended at {_moment(certificate)}")
+    screen = console()
+    for each in remains:
+        screen.print(f"remains: {each}", soft_wrap=True)
+    _print(survey)
+
+
+def _certificate_at(path: str) -> ErasureCertificate:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=ErasureCertificate)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{path} is no certificate of an erasure: {error}") from error
+
+
+def _is_signed(certificate: ErasureCertificate, path: str, key: "ErasureKey") -> bool:
+    """Whether a file is as this key has signed it, byte by byte."""
+    from ullage_agent.cli.erasurekey import certificate_bytes, is_unchanged
+
+    is_canonical = Path(path).read_bytes() == certificate_bytes(certificate)
+    return is_canonical and is_unchanged(certificate) and certificate.public_key == key.public
 
 
 def _moment(certificate: ErasureCertificate) -> str:
@@ -160,8 +201,8 @@ def _root_of(where: ChosenRepository) -> str:
 def _erase(
     where: ChosenRepository, subject: dict[str, str], certificate: str | None, *, is_asked: bool, as_json: bool
 ) -> None:
-    if certificate is not None and Path(certificate).exists():
-        raise click.UsageError(f"{certificate} is there already: a certificate replaces nothing. Nothing was changed")
+    if certificate is not None:
+        _require_place(certificate)
     if is_asked and (as_json or not _is_terminal()):
         raise click.UsageError(
             "this erases for good what --dry-run shows, and there is nobody to ask: say --yes. Nothing was "
@@ -177,6 +218,27 @@ def _erase(
         _print_report(report)
     if not report.is_finished:
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
+
+
+def _require_place(certificate: str) -> None:
+    """Before anything is looked at: an erasure that can't be certified does not end."""
+    directory = Path(certificate).parent
+    if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+        raise click.UsageError(f"{directory} is no directory that may be written. Nothing was changed")
+
+
+def _may_begin(where: ChosenRepository, certificate: str | None, began_millis: int | None) -> None:
+    """A certificate replaces nothing but what the same erasure has written there, when it did not come to its end."""
+    from ullage_agent.cli.erasurekey import ErasureKey
+
+    # A link that leads nowhere is something, too: the certificate would not take its place.
+    if certificate is None or not os.path.lexists(certificate):
+        return
+    with suppress(click.UsageError, InvalidArgument, OSError):  # what can't be read as one is somebody else's
+        found, key = _certificate_at(certificate), ErasureKey.of(_root_of(where), is_made=False)
+        if found.began_millis == began_millis and _is_signed(found, certificate, key):
+            return
+    raise click.UsageError(f"{certificate} is there already: a certificate replaces nothing. Nothing was changed")
 
 
 def _is_terminal() -> bool:
@@ -227,15 +289,18 @@ def _erased(
             on_step=on_step,
             on_report=on_report,
             on_recovery=say_recovery,
+            may_begin=partial(_may_begin, where, certificate),
         )
 
 
 def _certify(where: ChosenRepository, report: ErasureReport, path: str) -> None:
-    from ullage_agent.cli.erasurekey import ErasureKey, write_anew
+    from ullage_agent.cli.erasurekey import ErasureKey, certificate_bytes, write_anew
 
     key = ErasureKey.of(_root_of(where), is_made=True)
-    text = msgspec.json.format(msgspec.json.encode(key.certificate(report)), indent=2)
-    write_anew(path, text + b"\n")
+    # What is there by now is of the same erasure, which wrote it and did not come to its end; or somebody put it there
+    # since, and it stays.
+    _may_begin(where, path, report.began_millis)
+    write_anew(path, certificate_bytes(key.certificate(report)), is_replaced=os.path.lexists(path))
     say(f"certificate written to {path}")
 
 
@@ -253,10 +318,20 @@ def _print_report(report: ErasureReport) -> None:
     _print_not_promised(report.not_promised)
 
 
-def _subject(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    found = dict(pairs)
-    if len(found) < len(set(pairs)):
-        raise click.UsageError("an attribute is said with two values, which nothing has")
+def _subject(first: tuple[tuple[str, str], ...], others: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    if not first:
+        raise click.UsageError("say whom: --where ATTRIBUTE=VALUE")
+    if len(first) > 1:
+        # Elsewhere the last of an option's values counts: so the subject would be wider than whoever typed it meant.
+        raise click.UsageError("--where is said more than once: say --and for what the subject has besides")
+    found: dict[str, str] = {}
+    for name, value in (*first, *others):
+        if name in found:
+            raise click.UsageError(f"{name!r} is said twice; of two values nothing has both")
+        if not value:
+            # Of `customer=$ID` with a variable that is not set nobody would want to erase what has an empty value.
+            raise click.UsageError(f"{name!r} has an empty value, and a subject has none: is a variable not set?")
+        found[name] = value
     return found
 
 

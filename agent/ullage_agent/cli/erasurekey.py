@@ -7,6 +7,7 @@ was signed.
 """
 
 import os
+import tempfile
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
@@ -79,22 +80,32 @@ def is_unchanged(certificate: ErasureCertificate) -> bool:
     return False
 
 
-def write_anew(path: str, data: bytes) -> None:
-    """A new file that only its owner may read, durable with its name; FileExistsError if there is one. A killed process
-    may leave one that is not whole under another name.
+def certificate_bytes(certificate: ErasureCertificate) -> bytes:
+    """The file of a certificate, of which there is one form: in another one a name may be said twice, and each reader
+    would believe another value.
     """
-    partial = f"{path}.partial"
-    with suppress(FileNotFoundError):  # mostly nobody was killed here
-        os.unlink(partial)
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    return msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n"
+
+
+def write_anew(path: str, data: bytes, *, is_replaced: bool = False) -> None:
+    """A file that only its owner may read, durable with its name; FileExistsError if there is one that is not to be
+    replaced. A killed process may leave one that is not whole beside it, under a name that nobody else has.
+    """
+    directory = os.path.dirname(path) or "."
+    descriptor, partial = tempfile.mkstemp(".partial", ".ullage-", directory)
     try:
-        os.link(partial, path)  # unlike a rename it replaces nothing
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if is_replaced:
+            os.replace(partial, path)
+        else:
+            os.link(partial, path)  # unlike a rename it replaces nothing
     finally:
-        os.unlink(partial)
-    sync_directory(os.path.dirname(path) or ".")
+        with suppress(FileNotFoundError):  # it has its name by now
+            os.unlink(partial)
+    sync_directory(directory)
 
 
 def sync_directory(path: str) -> None:

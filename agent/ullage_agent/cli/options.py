@@ -77,6 +77,10 @@ class Pair(click.ParamType[tuple[str, str]]):
         name, equals, found = value.partition("=")
         if not name or not equals:
             self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # of bytes that are no UTF-8 Python makes half characters
+            self.fail(f"{value!r} is no Unicode text: names and values are UTF-8", param, ctx)
         return name, found
 
 

@@ -31,10 +31,11 @@ def status(where: ChosenRepository, as_json: bool) -> None:
     with where.opened() as repository, interrupts.allowed():
         state, forecast = repository.state(), repository.reclamation.forecast()
         goal = repository.reclamation.goal()
+    unfinished = where.unfinished_erasure()
     if as_json:
-        print_json(msgspec.to_builtins({"state": state, "forecast": forecast, "goal": goal}))
+        print_json(msgspec.to_builtins({"state": state, "forecast": forecast, "goal": goal}) | unfinished)
         return
-    for line in _lines(state):
+    for line in (*_lines(state), *unfinished.values()):
         tell(line)
     tell("")
     console().print(survey_table(survey_document(state.containers)))

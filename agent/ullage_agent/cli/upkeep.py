@@ -90,10 +90,13 @@ def check(where: ChosenRepository, deep: bool, repair: bool, dry_run: bool, as_j
     else:
         with where.opened() as repository, bar("Checking", None) as progress, interrupts.allowed():
             found = RepairReport(mended=[], check=repository.check(deep=deep, on_progress=progress.reach))
+    unfinished = where.unfinished_erasure()
     if as_json:
         repairs = {"repairs": msgspec.to_builtins(found.mended), "repaired": not dry_run} if repair else {}
-        print_json(msgspec.to_builtins(found.check) | repairs)
+        print_json(msgspec.to_builtins(found.check) | repairs | unfinished)
     else:
+        for words in unfinished.values():
+            console().print(words, soft_wrap=True)
         _print_check(found, "would " if dry_run else "did ", is_deep=deep)
     if found.check.problems:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)

@@ -2,14 +2,17 @@
 
     intent | records go | events redacted | answers forgotten | contents given back | copies go | look again | no intent
 
-Each step may be done again, whatever a crash left of it: who erases next goes on from the intent. The repository is to
-be closed afterwards, and opened anew by whoever wants to use it.
+Each step may be done again, whatever a crash left of it: who erases next looks again, adds what has come meanwhile to
+the intent, and goes on from it. The repository is to be closed afterwards, and opened anew by whoever wants to use it.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import msgspec
+
 from ullage.engine.engine import Engine
+from ullage.engine.erasure.answers import names_any
 from ullage.engine.erasure.finder import FoundSubject, cost_of, find_subject
 from ullage.engine.erasure.forcing import ContentWiper, LeftContent
 from ullage.engine.erasure.intent import ErasureIntent, IntentFile
@@ -18,9 +21,9 @@ from ullage.engine.erasure.remains import remains_of
 from ullage.engine.erasure.subject import Subject
 from ullage.engine.erasure.unpromised import COPIES
 from ullage.engine.erasure.wiping import RecordWiper, wipe_answers, wipe_runs
-from ullage.engine.model import split_uuids
+from ullage.engine.model import ContentClaim, split_uuids
 from ullage.engine.provenance.store import ProvenanceStore
-from ullage.wire.erasure import ErasureReport, ErasureSurvey
+from ullage.wire.erasure import ErasureFinding, ErasureReport, ErasureSurvey
 
 
 class ErasureSteps(NamedTuple):
@@ -53,6 +56,20 @@ class Eraser:
         )
         self._place.write(intent)
         return intent
+
+    def resume(self, intent: ErasureIntent, found: FoundSubject) -> ErasureIntent:
+        """Promise also what was found just now: since the intent was written the repository may have been used, and
+        whatever of the subject came then would lose its records, and keep its content and answers.
+        """
+        merged = msgspec.structs.replace(
+            intent,
+            uuids=b"".join(sorted(uuids_of(intent) | found.uuids)),
+            claims=tuple(sorted({*intent.claims, *found.claims}, key=_place_of)),
+            found=tuple(map(_larger, intent.found, found.survey.findings)) or found.survey.findings,
+        )
+        if merged != intent:
+            self._place.write(merged)  # durable before the records go that tell of it
+        return merged
 
     def finish(self, intent: ErasureIntent) -> ErasureReport:
         """Do what an intent promises, and look again. The intent stays where something is left that may go another
@@ -117,6 +134,30 @@ class Eraser:
         if files.exists(swaps):
             files.sync_directory(swaps)
         self._engine.spaces.sync_names()
+
+
+def _larger(before: ErasureFinding, now: ErasureFinding) -> ErasureFinding:
+    """Of what was found of a place when an erasure began, and when it went on: some of it both times, perhaps."""
+    return msgspec.structs.replace(before, count=max(before.count, now.count), bytes=max(before.bytes, now.bytes))
+
+
+def unfindable(engine: Engine, intent: ErasureIntent, found: FoundSubject) -> tuple[str, ...]:
+    """What is still there of an erasure that was begun, and only its intent knows: in words. `found` is what a look
+    without it finds.
+    """
+    claims = set(intent.claims).difference(found.claims)
+    uuids = uuids_of(intent) - found.uuids
+    left = list(ContentWiper(engine, sorted(claims, key=_place_of), lambda _size: None).dead())
+    named = sum(names_any(each.answer, uuids) for each in engine.spaces.answers.all(lambda _error: None))
+    if named:
+        left.append(f"remembered answers that name FlowFiles of the subject: {named}")
+    if uuids:
+        left.append("what log, snapshot, runs and retired swap files have of records that were removed")
+    return tuple(left)
+
+
+def _place_of(claim: ContentClaim) -> tuple[int, int]:
+    return claim.resource, claim.offset
 
 
 def uuids_of(intent: ErasureIntent) -> frozenset[bytes]:

@@ -77,6 +77,11 @@ class ContentWiper:
                 break  # nothing moved: nor will it in another round
         return self._told(left)
 
+    def dead(self) -> tuple[str, ...]:
+        """What of these contents is there and nobody needs, file by file, in words. Nothing is changed."""
+        left = self._look()
+        return (*self._unknown, *(f"{place.dead_bytes} bytes in {_name(place.claim)}" for place in left))
+
     def _look(self) -> list[_FileWithSubject]:
         """The files that still have bytes of the subject which nobody needs."""
         self._shared: list[ContentClaim] = []

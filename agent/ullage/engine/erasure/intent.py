@@ -23,6 +23,12 @@ ERASURE = "erasure"
 INTENT = "intent"
 MAGIC = b"ULLAGEER"
 
+_WAY_OUT = (
+    "`ullage erase --give-up --yes` forgets it. Then erase the subject anew, which takes what records and events still "
+    "tell of it, and call `ullage reclaim --policy CompactAll --archive`: content whose records had gone is dead, and "
+    "goes with all that is. Where less than a fiftieth of a file would come back, it stays for now"
+)
+
 
 class ErasureIntent(msgspec.Struct, frozen=True, kw_only=True):
     """What is to go: what the subject is, the FlowFiles and handles that it has or had (16 bytes each), and the content
@@ -54,18 +60,23 @@ class IntentFile(NamedTuple):
         """The erasure that was begun and is not finished, if there is one; RepositoryDamaged or FormatTooNew."""
         if not self.files.exists(os.path.dirname(self.path)):
             return None
-        discard_partial(self.files, self.path)  # nothing went before it was whole, and it names the subject
+        discard_partial(self.files, self.path)  # an older one counts, or nothing went yet; and it names the subject
+        intent = self.peek()
+        if intent is not None and intent.repository != self.repository:
+            raise RepositoryDamaged(f"{self.path} says what was being erased in another repository; {_WAY_OUT}")
+        return intent
+
+    def peek(self) -> ErasureIntent | None:
+        """The same, and nothing is changed; whoever has the repository open, and whichever it is."""
         if not self.files.exists(self.path):
             return None
         data = read_file(self.files, self.path)
         found = unpack_file_header(MAGIC, data, len(data))
-        way_out = "`ullage erase --give-up` forgets it: then erase what is left of the subject anew"
-        if found is None or found[1] != len(data):
-            raise RepositoryDamaged(f"{self.path}, which says what was being erased, is damaged; {way_out}")
-        intent = decode_header(found[0], ErasureIntent, self.path)
-        if intent.repository != self.repository or len(intent.uuids) % UUID_BYTES:
-            raise RepositoryDamaged(f"{self.path} says what was being erased in another repository; {way_out}")
-        return intent
+        if found is not None and found[1] == len(data):
+            intent = decode_header(found[0], ErasureIntent, self.path)
+            if not len(intent.uuids) % UUID_BYTES:
+                return intent
+        raise RepositoryDamaged(f"{self.path}, which says what was being erased, is damaged; {_WAY_OUT}")
 
     def write(self, intent: ErasureIntent) -> None:
         """Durable when this returns: only then may anything go."""

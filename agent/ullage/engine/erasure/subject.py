@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
 from ullage.engine.arrow import pa
-from ullage.engine.model import CORE, FlowFileRecord, SetAside, pack_attributes, unpack_attributes
+from ullage.engine.model import CORE, FlowFileRecord, SetAside, pack_attributes, parse_uuid, unpack_attributes
 from ullage.engine.provenance.filters import rows_with_attribute
 
 KNOWN_MAX: Final = 10_000
 """Values whose digests are remembered: many records have the same."""
+
+_FIXSTR_MAX: Final = 31
+
+_HEADS: Final = ((1, 0xD9, 0xC4), (2, 0xDA, 0xC5), (4, 0xDB, 0xC6))
+"""How many bytes the length of a msgpack text or binary has, and the bytes that say so of each."""
 
 
 class Subject:
@@ -22,7 +29,13 @@ class Subject:
     def __init__(self, where: Mapping[str, str]) -> None:
         self._where = dict(where)
         self._values = [value.encode() for name, value in where.items() if name not in CORE]
+        """A record of the subject has all of these among its bytes. One that was given no `filename` has that of its
+        uuid: so core attributes need not stand there.
+        """
+        self._packed = [value.encode() for name, value in where.items() if value and name != "uuid"]
+        """What may stand among the bytes of a record: also core attributes, once they were set."""
         self._is_core = any(name in CORE for name in where)
+        self._aside = [_aside_pattern(name, value) for name, value in where.items()]
 
     def rows(self, table: pa.Table) -> Sequence[int]:
         """The rows of events with one of the values before or after them, or all where more has to be asked."""
@@ -42,11 +55,10 @@ class Subject:
     def lingers_in(self, record: FlowFileRecord) -> bool:
         """Whether packed attributes of somebody else have a value of the subject, that an update has replaced since."""
         packed = record.attributes
-        found = [value for value in self._values if value in packed]
-        if not found:
+        if not any(value in packed for value in self._packed):
             return False
-        clean = pack_attributes(unpack_attributes(packed))
-        return any(value not in clean for value in found)
+        # Whatever was replaced may be the value: that it also stands in another attribute says nothing of this one.
+        return pack_attributes(unpack_attributes(packed)) != packed
 
     def has_event(self, flow_file: str, attributes: Mapping[str, str]) -> bool:
         """Whether these attributes of an event's FlowFile are the subject's."""
@@ -60,13 +72,34 @@ class Subject:
         return any(attributes.get(name) == value for name, value in self._where.items())
 
     def has_aside(self, aside: SetAside) -> bool:
-        """Whether a record that can't be used may be the subject's: it holds all the values somewhere, or names it."""
+        """Whether a record that can't be used may be the subject's: it holds all the attributes with their values, as
+        they are packed, or FlowFiles of the subject went with it. A value alone may be anybody's, by chance.
+        """
         if any(map(self.has, aside.flow_files)):
             return True
-        return bool(self._values) and all(value in aside.data for value in self._values)
+        return bool(self._aside) and all(pattern.search(aside.data) for pattern in self._aside)
 
     def _is_in(self, attributes: Mapping[str, str]) -> bool:
         return all(attributes.get(name) == value for name, value in self._where.items())
+
+
+def _aside_pattern(name: str, value: str) -> re.Pattern[bytes]:
+    """What a record that can't be decoded has among its bytes if it has this attribute."""
+    found = _packed_text(name.encode()) + _packed_text(value.encode())
+    if name in ("uuid", "filename"):  # the uuid is the record's own, and so is the filename unless it was set
+        with suppress(ValueError):
+            found += b"|" + re.escape(parse_uuid(value))
+    return re.compile(found, re.DOTALL)
+
+
+def _packed_text(text: bytes) -> bytes:
+    """A text as msgpack may pack it, also with a longer head than it needs: who let the record in did not look."""
+    size = len(text)
+    heads = [bytes([0xA0 | size])] if size <= _FIXSTR_MAX else []
+    for bytes_of_size, *kinds in _HEADS:
+        if size < 1 << (8 * bytes_of_size):
+            heads += [bytes([kind]) + size.to_bytes(bytes_of_size, "big") for kind in kinds]
+    return b"(?:" + b"|".join(map(re.escape, heads)) + b")" + re.escape(text)
 
 
 def digest_of(where: Mapping[str, str], key: bytes) -> bytes:

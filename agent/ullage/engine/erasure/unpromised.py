@@ -1,9 +1,11 @@
 """Where more of a subject may be, that no look into a repository's own records finds: in words, for people."""
 
+import os
 from typing import Final
 
 from ullage.contract import ReplicationMode
 from ullage.engine.engine import Engine
+from ullage.engine.shipping.lastlook import KNOWN
 
 COPIES: Final = (
     "The log, the last checkpoint, and runs and swap files that are no longer in use may hold further copies of the "
@@ -31,8 +33,10 @@ _ALWAYS = (
 def not_promised(engine: Engine) -> tuple[str, ...]:
     """Sentences: those that are always true, and those that are true of this repository."""
     found = list(_ALWAYS)
-    if engine.spec.replication.mode != ReplicationMode.NONE:
-        found.append("This repository is shipped to a bucket, which was not looked at and keeps what it has.")
+    # Whoever works on the files with no more than a root has no document that says so.
+    has_shipped = engine.files.exists(os.path.join(engine.root, KNOWN))
+    if has_shipped or engine.spec.replication.mode != ReplicationMode.NONE:
+        found.append("This repository is or was shipped to a bucket, which was not looked at and keeps what it has.")
     leases = len(engine.ledger.leases)
     if leases:
         found.append(
