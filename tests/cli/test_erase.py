@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_commands import root as root, spec_of, ullage, ullage_json
+from tests.support import spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps
 from ullage.engine.erasure.finder import cost_of, look_for
@@ -387,3 +388,33 @@ def test_what_cannot_be_read_has_an_exit_code_of_its_own(root: Path) -> None:
 def test_every_place_has_words() -> None:
     """A place without would end the command once something is found there."""
     assert set(WORDS) == set(ErasurePlace)
+
+
+def test_what_was_erased_is_erased_from_what_is_restored(root: Path) -> None:
+    """A register that is kept elsewhere names whom, without saying who; each restoration tells of it."""
+    plant(root)
+    backup, register, again = (root.with_name(name) for name in ("backup", "kept.register", "again"))
+    ullage("backup", backup, root=root)
+    shown = ullage(*ERASE, "--yes", "--register", register, root=root)
+    assert f"register kept in {register}" in shown.stderr
+    assert b"4711" not in register.read_bytes()
+
+    restored = ullage("restore", backup, again, "--register", register)
+    document = ullage_json("restore", backup, root.with_name("third"), "--register", register)
+
+    assert "erased, as the register says: a subject by customer, 1 FlowFile" in restored.stderr
+    assert [(each["attributes"], each["uuids"]) for each in document["erased"]] == [(["customer"], 1)]
+    with Engine.open(spec_at(again)) as repository:
+        assert [each.attribute_map()["customer"] for each in repository.ledger.flow_files()] == ["4712"]
+
+
+def test_a_register_is_not_written_over_something_else(root: Path) -> None:
+    """Nothing is erased, either."""
+    plant(root)
+    path = root.with_name("notes.txt")
+    path.write_text("mine")
+
+    assert "no register" in ullage(*ERASE, "--yes", "--register", path, root=root, expect=2).stderr
+
+    assert path.read_text() == "mine"
+    assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout

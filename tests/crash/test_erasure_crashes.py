@@ -3,22 +3,31 @@
 from functools import cache
 from typing import Any
 
+import msgspec
+
 from tests.crash.explore import SEED
 from tests.crash.failing import made, require_sound
 from tests.crash.specs import spec_with
-from tests.crash.test_backup_crashes import Recorder
+from tests.crash.test_backup_crashes import BACKUP, Recorder
 from tests.engine.flowfile.steps import define
-from tests.engine.test_erasure import CONTENT, VALUE, erase, others, plant
+from tests.engine.test_erasure import CONTENT, UNTOLD, VALUE, erase, others, plant
 from tests.engine.test_erasure_finder import CANARY, OTHER
 from tests.engine.test_erasure_redaction import ends
-from tests.support import ManualClock, put_each
-from ullage.contract import ProvenanceSettings
+from tests.support import ManualClock, drain, put_each
+from ullage.contract import ContentRepository, HostPath, Metadata, ProvenanceSettings
+from ullage.embedded.erasure import erase_registered
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import intent_file
 from ullage.engine.model import Answer, new_uuids
+from ullage.engine.opening import IDENTITY
+from ullage.engine.registers import PendingErasure, RegisteredSubject, pending_erasure, read_register, register_path
+from ullage.engine.wal.format import FORMAT_VERSION
+from ullage.errors import NotARepository, RepositoryDamaged
 from ullage.testing.crashing import CrashFiles, CrashPoint, Image
 
 SPEC = spec_with(provenance=ProvenanceSettings(compress_on_rollover=False))
+
+COPY = msgspec.structs.replace(SPEC, storage=msgspec.structs.replace(SPEC.storage, host_path=HostPath(path="/copy")))
 
 MINE = CONTENT, VALUE
 
@@ -80,6 +89,67 @@ def test_a_crash_during_an_erasure_is_finished_by_the_next_one() -> None:
 
     print(f"seed {SEED}: {len(points)} crash points, {len(images)} images, {begun} of them with an intent")
     assert 0 < begun < len(images)
+
+
+def goes_on(files: CrashFiles, subjects: tuple[RegisteredSubject, ...]) -> None:
+    """As `ullage restore --register` does, from wherever one before it was cut short."""
+    root, clock = COPY.storage.host_path.path, ManualClock()
+    wanted = PendingErasure(format=FORMAT_VERSION, source=BACKUP, asked=None, subjects=subjects)
+    is_made = files.exists(f"{root}/{IDENTITY}")
+    if not is_made:
+        Engine.restore_backup(BACKUP, COPY, files, to_erase=wanted)
+    pending = pending_erasure(files, root)
+    if pending is not None:
+        document = ContentRepository(metadata=Metadata(name="copy"), spec=COPY)
+        erased = erase_registered(document, pending, UNTOLD, files=files, clock=clock)
+        assert all(each.is_finished for each in erased)
+
+
+@cache
+def recorded_restoration() -> tuple[list[CrashPoint], tuple[RegisteredSubject, ...]]:
+    """A restoration of a backup of before an erasure, and what the register names."""
+    repository, files, clock = made(SPEC)
+    with repository:
+        plant(repository, "in")
+        repository.provenance.drain()
+        repository.backup(BACKUP)
+    with Engine.open(SPEC, files, clock) as repository:
+        assert erase(repository).remains == ()
+        subjects = read_register(files, register_path(repository.root))
+    recorder = Recorder(files)
+    recorder.start()
+    goes_on(files, subjects)
+    recorder.stop()
+    return recorder.points, subjects
+
+
+def test_nobody_opens_what_was_restored_before_a_register_is_applied() -> None:
+    """Whatever a crash left: either it does not open, or it has nothing of the subject; and it goes on."""
+    points, subjects = recorded_restoration()
+    images = ends([*points[:: max(1, len(points) // 15)], points[-1]])
+    opened = refused = 0
+
+    for image in images:
+        files, clock = CrashFiles(image), ManualClock()
+        try:
+            with Engine.open(COPY, files, clock) as repository:
+                assert copied_with(files.image()) == []
+                require_sound(repository)
+            opened += 1
+        except (NotARepository, RepositoryDamaged):
+            refused += 1
+        goes_on(files, subjects)
+        assert copied_with(files.image()) == []
+        with Engine.open(COPY, files, clock) as repository:
+            assert sorted(drain(repository, "in")) == [b"theirs, before", b"theirs, behind"]
+
+    print(f"seed {SEED}: {len(points)} crash points, {len(images)} images, {refused} of them do not open")
+    assert min(opened, refused) > 0
+
+
+def copied_with(image: Image) -> list[str]:
+    """The files of what was restored that have bytes of the subject."""
+    return [path for path in paths_with(image) if path.startswith(f"{COPY.storage.host_path.path}/")]
 
 
 def test_nothing_goes_before_the_intent_is_durable() -> None:

@@ -2,20 +2,33 @@
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import msgspec
 
 from ullage.clock import moment_of
 from ullage.contract import ContentRepository
 from ullage.embedded.repository import open_embedded
+from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
 from ullage.engine.erasure.intent import ErasureIntent, IntentFile
-from ullage.engine.erasure.subject import DigestedSubject, digest_of
-from ullage.engine.files import OsFiles
+from ullage.engine.erasure.subject import DigestedSubject, RegisteredSubjects, digest_of
+from ullage.engine.files import PARTIAL_SUFFIX, OsFiles
+from ullage.engine.registers import (
+    PendingErasure,
+    RegisteredSubject,
+    end_erasing,
+    merged,
+    packed_register,
+    read_register,
+    register,
+    register_path,
+)
 from ullage.errors import FormatTooNew, InvalidArgument, RepositoryDamaged
-from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasureReport, ErasureSurvey
+from ullage.wire.erasure import ErasureCertificate, ErasureCost, ErasureReport, ErasureSurvey, RestoredErasure
 from ullage.wire.upkeep import RecoveryReport
 
 
@@ -108,6 +121,92 @@ def look_again(
         on_cost(cost)
         intent = intent_file(engine).read()
         return look_for(engine, {}, cost, on_step, subject).survey, "" if intent is None else begun(intent)
+
+
+def erase_registered(
+    document: ContentRepository, pending: PendingErasure, steps: ErasureSteps, **parts: Any
+) -> tuple[RestoredErasure, ...]:
+    """Erase from a repository that was restored, and that nobody opens until this is done, whom a register names and
+    whom what was restored may have. Their values nobody has to know: what has attributes of these names is digested,
+    and compared.
+
+    It may be interrupted, and said again. It ends with the first one of which something remains that may go another
+    time. From then on the register is the repository's own. `parts` are the engine's: files and clock.
+    """
+    done: list[RestoredErasure] = []
+    meant = [each for each in pending.subjects if each.is_in(pending.moment)]
+    own = {"repository": pending.moment.repository}
+    with _being_made(document, parts) as engine:
+        # As of now: from here on nobody of them is in it, but who comes anew.
+        stamp = {"ended_millis": engine.clock.now_millis(), "last_transaction": engine.log.durable}
+        register(engine.files, engine.root, [msgspec.structs.replace(each, **own, **stamp) for each in meant])
+        register(engine.files, engine.root, [each for each in pending.subjects if each not in meant])
+        for id in list(engine.ledger.leases):  # whoever has one reads from the repository that was backed up, not here
+            engine.leases.release(id)
+        intent = intent_file(engine).read()
+        if intent is not None:
+            done.append(_restored_erasure(Eraser(engine, steps).finish(intent)))
+    if done and not done[0].is_finished:
+        return tuple(done)
+    registered = RegisteredSubjects(meant)
+    if not registered.is_empty:
+        with _being_made(document, parts) as engine:
+            steps.on_phase("looking for whom the register of erasures names")
+            unread = look_for(engine, {}, cost_of(engine), steps.on_step, registered).survey.unread
+        for each in unread:
+            steps.on_phase(f"could not be read, and may have somebody whom the register names: {each}")
+    for pairs in registered.found:
+        with _being_made(document, parts) as engine:  # each anew: an open one knows what was before
+            eraser = Eraser(engine, steps)
+            intent = eraser.begin(look_for(engine, dict(pairs), cost_of(engine), steps.on_step))
+            done.append(_restored_erasure(eraser.finish(intent)))
+        if not done[-1].is_finished:
+            return tuple(done)
+    with _being_made(document, parts) as engine:
+        end_erasing(engine.files, engine.root)
+    return tuple(done)
+
+
+@contextmanager
+def _being_made(document: ContentRepository, parts: Mapping[str, Any]) -> Iterator[Engine]:
+    with open_embedded(None, document, create=False, maintain=False, is_salvage=True, **parts) as repository:
+        yield repository.engine
+
+
+def _restored_erasure(report: ErasureReport) -> RestoredErasure:
+    return RestoredErasure(
+        attributes=tuple(sorted(report.where)),
+        uuids=report.uuids,
+        event_files=report.event_files,
+        remains=report.remains,
+        is_finished=report.is_finished,
+    )
+
+
+def keep_register(document: ContentRepository, path: str) -> None:
+    """Add the register of a repository to a file elsewhere, durably; it is made where it is not there, for its owner
+    only. InvalidArgument: it is damaged, or something else.
+    """
+    files = OsFiles()
+    own = read_register(files, register_path(document.spec.storage.host_path.path))
+    data = packed_register(merged(register_at(path), own))
+    partial = f"{path}{PARTIAL_SUFFIX}"
+    with suppress(FileNotFoundError):  # mostly nobody was killed here
+        os.unlink(partial)
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(partial, path)
+    files.sync_directory(os.path.dirname(os.path.abspath(path)))
+
+
+def register_at(path: str) -> tuple[RegisteredSubject, ...]:
+    """Whom a register names; nobody where it is not there. InvalidArgument: it is no register, or damaged."""
+    try:
+        return read_register(OsFiles(), os.path.abspath(path))
+    except RepositoryDamaged as error:
+        raise InvalidArgument(str(error)) from error
 
 
 def subject_digest(where: Mapping[str, str], key: bytes) -> bytes:

@@ -24,11 +24,13 @@ from ullage.engine.check.salvage import survey
 from ullage.engine.check.salvagecontent import FoundFiles, SalvagedContent
 from ullage.engine.check.salvageevents import SalvagedEvents
 from ullage.engine.check.salvagestate import SalvagedState
+from ullage.engine.erasure.subject import RegisteredSubjects
 from ullage.engine.files import Files, OsFiles, make_directories
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.remembered import RememberedAnswers
 from ullage.engine.model import HANDLE_QUEUE, ContentClaim, FlowFileRecord
 from ullage.engine.opening import SWAP, RepositoryIdentity
+from ullage.engine.registers import RegisteredSubject, RestoredMoment, merged
 from ullage.engine.restoring import Progress
 from ullage.engine.salvaging import Salvager, decided, filled_repository, require_empty
 from ullage.engine.shipping.contentpack import PackIndex
@@ -49,10 +51,15 @@ KEPT_BYTES: Final = 8 << 20
 
 
 class WantedRecords(NamedTuple):
-    """Names of queues, and ids of FlowFiles and handles."""
+    """Names of queues, and ids of FlowFiles and handles, but for those of whom a register names."""
 
     queues: Collection[str]
     ids: Collection[str]
+    erased: Sequence[RegisteredSubject] = ()
+
+    def as_of(self, moment: RestoredMoment, erased: Sequence[RegisteredSubject] = ()) -> "WantedRecords":
+        """The same as of a moment: but for whom was erased since then. `erased`: also named."""
+        return self._replace(erased=[each for each in merged(self.erased, erased) if each.is_in(moment)])
 
 
 def restore_some(
@@ -166,8 +173,11 @@ def _choose(state: SalvagedState, wanted: WantedRecords, where: str) -> None:
         there = ", ".join(sorted(numbers.values())) or "none"
         raise NotFound(f"{where} has no queue {lacking[0]!r}; it has: {there}")
 
+    erased = RegisteredSubjects(wanted.erased)
+
     def is_wanted(record: FlowFileRecord) -> bool:
-        return record.id in wanted.ids or numbers.get(record.queue) in wanted.queues
+        is_said = record.id in wanted.ids or numbers.get(record.queue) in wanted.queues
+        return is_said and (erased.is_empty or not erased.has(record))
 
     state.records = {uuid: record for uuid, record in state.records.items() if is_wanted(record)}
     if lacking := sorted(set(wanted.ids) - {record.id for record in state.records.values()}):

@@ -12,6 +12,7 @@ from ullage.embedded.restoreddocument import document_of
 from ullage.engine.backupplace import MANIFEST as BACKUP_MANIFEST
 from ullage.engine.files import OsFiles
 from ullage.engine.opening import RepositoryIdentity
+from ullage.engine.registers import PendingErasure, RestoredMoment
 from ullage.engine.shipping.pinning import pinned
 from ullage.engine.shipping.restoredbase import begun_restoration
 from ullage.engine.shipping.shareplace import EPOCH, MANIFEST, SharePlace
@@ -27,7 +28,7 @@ from ullage.errors import InvalidArgument, NotABackup
 from ullage.interface.buckets import SCHEME, Bucket, checked_bucket
 from ullage.interface.repository import Bytes
 from ullage.uuids import parse_uuid
-from ullage.wire.upkeep import BackupReport, CheckReport, PartialRestoration, RestorationReport, SharePoint
+from ullage.wire.upkeep import BackupReport, CheckReport, PartialRestoration, SharePoint
 
 
 class FoundShare(NamedTuple):
@@ -91,22 +92,11 @@ def restore_replicated(
     containers: dict[str, str],
     point: int | None,
     on_progress: Bytes | None,
-) -> RestorationReport:
-    """What `ullage.restore` promises, of a share."""
+    to_erase: PendingErasure | None = None,
+) -> BackupReport:
+    """Make a repository of a share, as `ullage.restore` promises, for it to be checked."""
     asked = share_to_restore(found.place, found.share, point, begun_restoration(OsFiles(), os.path.abspath(root)))
-    return restored_share(asked, identity_in(asked), root, containers, on_progress)
-
-
-def restored_share(
-    asked: ShareToRestore,
-    identity: RepositoryIdentity,
-    root: str | os.PathLike[str],
-    containers: dict[str, str],
-    on_progress: Bytes | None,
-) -> RestorationReport:
-    """Make a repository of a share, with this identity, and check it."""
-    report = made_of_share(asked, identity, root, containers, on_progress)
-    return RestorationReport(backup=report, check=checked_deeply(identity, root, containers, on_progress))
+    return made_of_share(asked, identity_in(asked), root, containers, on_progress, to_erase)
 
 
 def checked_deeply(
@@ -126,6 +116,7 @@ def made_of_share(
     root: str | os.PathLike[str],
     containers: dict[str, str],
     on_progress: Bytes | None,
+    to_erase: PendingErasure | None = None,
 ) -> BackupReport:
     """Make a repository of a share, with this identity. Its start reads in the background what lies there."""
     document = document_of(identity, root, containers)
@@ -137,7 +128,7 @@ def made_of_share(
         if on_progress is not None:
             on_progress(done, done)  # how much it is in all nobody knows before the end
 
-    return restore_share(OsFiles(), asked, identity, document.spec, told)
+    return restore_share(OsFiles(), asked, identity, document.spec, told, to_erase)
 
 
 def restore_some_replicated(
@@ -157,7 +148,8 @@ def restore_some_replicated(
             asked,
             identity,
             document.spec,
-            wanted,
+            # Of which transaction the point is only its log tells: of before an erasure is what begins before it.
+            wanted.as_of(RestoredMoment(identity.repository, asked.base.transaction, asked.base.millis)),
             document_of(identity, scratch, {}).spec,
             on_progress or (lambda _done, _total: None),
         )

@@ -4,10 +4,13 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
+import msgspec
+
 from ullage.contract import ContentRepository, time_of
 from ullage.embedded.adopting import adopt_from
 from ullage.embedded.backupplaces import name_of_place, place_to_read
 from ullage.embedded.backups import told_of, verification_of
+from ullage.embedded.erasure import erase_registered, register_at
 from ullage.embedded.partialrestoring import (
     WantedRecords,
     partial_report,
@@ -21,21 +24,33 @@ from ullage.embedded.shares import points_of, restore_replicated, restore_some_r
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.backupgenerations import generations_at, reading
 from ullage.engine.engine import Engine
+from ullage.engine.erasure.eraser import ErasureSteps
 from ullage.engine.files import OsFiles
-from ullage.engine.opening import IDENTITY, SALVAGING
+from ullage.engine.opening import ERASING, IDENTITY, SALVAGING, read_identity
 from ullage.engine.oserrors import is_disk_full
+from ullage.engine.registers import (
+    PendingErasure,
+    RegisteredSubject,
+    RestoredMoment,
+    merged,
+    note_pending,
+    pending_erasure,
+)
 from ullage.engine.restoring import restore_manifest
 from ullage.engine.salvaging import salvage as _salvage
 from ullage.engine.shipping.sharerestoring import point_at
+from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import DirectoryUnusable, DiskFull, InvalidArgument
+from ullage.errors import DirectoryNotEmpty, DirectoryUnusable, DiskFull, InvalidArgument
 from ullage.interface.buckets import Bucket
 from ullage.interface.checks import verification_request
 from ullage.interface.repository import Bytes, Repository
+from ullage.wire.erasure import RestoredErasure
 from ullage.wire.salvage import SalvageReport
 from ullage.wire.upkeep import (
     AdoptionReport,
     BackupGeneration,
+    BackupReport,
     BackupVerification,
     InitReport,
     Mended,
@@ -103,7 +118,9 @@ def restore(
     *,
     containers: Mapping[str, str] | None = None,
     generation: int | None = None,
+    registers: Collection[str | os.PathLike[str]] = (),
     on_progress: Bytes | None = None,
+    on_phase: Callable[[str], None] = lambda _words: None,
 ) -> RestorationReport:
     """Make a repository of a backup, in a directory that is empty or not there, and check every byte of it.
 
@@ -111,28 +128,84 @@ def restore(
 
     `source` is a directory or a bucket, which may be said as `s3://BUCKET/PREFIX`: a backup, or a share that a service
     has shipped there (docs/shipping.md), of which `generation` is the number of one of `restore_points`.
-    `containers` says where below `root`
-    some containers go, by name; the others lie where they lay. `generation` is the number of one of `generations`, the
-    newest if it is not said; no backup that is written meanwhile takes its files away. NotABackup; DirectoryNotEmpty;
-    InvalidArgument for a container that the backup does not have; BucketRefused; BucketUnavailable.
+    `containers` says where below `root` some containers go, by name; the others lie where they lay. `generation` is the
+    number of one of `generations`, the newest if it is not said; no backup that is written meanwhile takes its files
+    away. `registers` are files that `ullage erase --register` has written: whom they name, or the newest generation
+    does, is erased from what is restored before anybody can open it, of which `on_phase` is told in words. NotABackup;
+    DirectoryNotEmpty; InvalidArgument for a container that the backup does not have, and for what is no register;
+    BucketRefused; BucketUnavailable.
 
     >>> report = repository.backup("copy")
     >>> restored = ullage.restore("copy", "again", containers={"c1": "disks/one"})
     >>> restored.backup.last_id == report.last_id, restored.check.problems
     (True, ())
     """
+    root = os.path.abspath(root)
+    to_erase = PendingErasure(
+        format=FORMAT_VERSION, source=name_of_place(source), asked=generation, subjects=_registered(registers)
+    )
+    report = _erasing_since(root, to_erase)
+    if report is None:
+        report = _made_of_copy(source, root, dict(containers or {}), generation, on_progress, to_erase)
+    document = document_of(read_identity(OsFiles(), root), root, {})
+    pending, erased = pending_erasure(OsFiles(), root), tuple[RestoredErasure, ...]()
+    if pending is not None:
+        with _into(root):
+            erased = erase_registered(document, pending, ErasureSteps(on_phase, lambda _count: None))
+    with open_embedded(None, document, create=False, maintain=False, is_salvage=True) as repository:
+        check = repository.check(deep=True, on_progress=on_progress)
+    return RestorationReport(backup=report, check=check, erased=erased)
+
+
+def _registered(registers: Collection[str | os.PathLike[str]]) -> tuple[RegisteredSubject, ...]:
+    """Whom these registers name. InvalidArgument: one of them is not there, or is none."""
+    if missing := next((path for path in registers if not os.path.exists(path)), None):
+        raise InvalidArgument(
+            f"{os.fspath(missing)} is not there: nothing was restored, or it would bring back whom it names"
+        )
+    return merged(*(register_at(os.fspath(path)) for path in registers))
+
+
+def _erasing_since(root: str, to_erase: PendingErasure) -> BackupReport | None:
+    """What a restoration has made from which something is to be erased still; None if there is none. DirectoryNotEmpty:
+    it was another one.
+    """
+    files = OsFiles()
+    pending = pending_erasure(files, root) if files.exists(os.path.join(root, IDENTITY)) else None
+    if pending is None or pending.made is None:
+        return None
+    if pending.source != to_erase.source or to_erase.asked not in (pending.asked, pending.made.generation):
+        how = "" if pending.asked is None else f" --generation {pending.asked}"
+        raise DirectoryNotEmpty(
+            f"{root} was restored from {pending.source}, and what a register names is not erased from it yet: say "
+            f"that place{how}, or remove what is there"
+        )
+    if merged(pending.subjects, to_erase.subjects) != pending.subjects:
+        note_pending(
+            files, root, msgspec.structs.replace(pending, subjects=merged(pending.subjects, to_erase.subjects))
+        )
+    return pending.made
+
+
+def _made_of_copy(
+    source: str | os.PathLike[str] | Bucket,
+    root: str,
+    containers: dict[str, str],
+    generation: int | None,
+    on_progress: Bytes | None,
+    to_erase: PendingErasure,
+) -> BackupReport:
+    """Make the repository of a backup or of a share; what is to be erased from it is noted, and not done."""
     share = share_at(source)
     if share is not None:
         with _into(root):
-            return restore_replicated(share, root, dict(containers or {}), generation, on_progress)
+            return restore_replicated(share, root, containers, generation, on_progress, to_erase)
     place = place_to_read(source)
     with reading(place, generation) as manifest, _into(root):
-        document = document_of(manifest.identity, root, dict(containers or {}))
-        report = restore_manifest(
-            OsFiles(), place, manifest, document.spec, on_progress or (lambda _done, _total: None)
-        )
-    with open_embedded(None, document, create=False, maintain=False) as repository:
-        return RestorationReport(backup=report, check=repository.check(deep=True, on_progress=on_progress))
+        spec = document_of(manifest.identity, root, containers).spec
+        told = on_progress or (lambda _done, _total: None)
+        to_erase = msgspec.structs.replace(to_erase, subjects=merged(to_erase.subjects, manifest.erased))
+        return restore_manifest(OsFiles(), place, manifest, spec, told, to_erase)
 
 
 def restore_some(
@@ -143,6 +216,7 @@ def restore_some(
     ids: Collection[str] = (),
     containers: Mapping[str, str] | None = None,
     generation: int | None = None,
+    registers: Collection[str | os.PathLike[str]] = (),
     on_progress: Bytes | None = None,
 ) -> PartialRestoration:
     """Make a repository of some of a backup, or of some of what a service has shipped, in a directory that is empty or
@@ -150,8 +224,9 @@ def restore_some(
     handles with these ids.
 
     All keep their ids and attributes. Of content no more is fetched than they have. The repository is a new one, and
-    has no history. `source`, `containers` and `generation` as in `restore`. NotFound, and nothing is made, where
-    the backup lacks a queue or an id; DirectoryNotEmpty; NotABackup; BucketRefused; BucketUnavailable.
+    has no history. `source`, `containers`, `generation` and `registers` as in `restore`: whom one names is left out.
+    NotFound, and nothing is made, where the backup lacks a queue or an id; DirectoryNotEmpty; NotABackup;
+    BucketRefused; BucketUnavailable.
 
     >>> ids = repository.queues.put_many("orders", [b"one", b"two"])
     >>> report = repository.backup("copy")
@@ -160,7 +235,8 @@ def restore_some(
     """
     if not queues and not ids:
         raise InvalidArgument("say what is to be restored: names of queues, or ids of FlowFiles and handles")
-    root, wanted = os.path.abspath(root), WantedRecords(frozenset(queues), frozenset(ids))
+    root, named = os.path.abspath(root), _registered(registers)
+    wanted = WantedRecords(frozenset(queues), frozenset(ids), named)
     share = share_at(source)
     if share is not None:
         with _into(root):
@@ -170,13 +246,16 @@ def restore_some(
         document = document_of(manifest.identity, root, dict(containers or {}))
         with records_beside(root) as scratch:
             told = on_progress or (lambda _done, _total: None)
+            moment = RestoredMoment(manifest.identity.repository, manifest.last_id, manifest.created_millis)
+            wanted = wanted.as_of(moment, manifest.erased)
             made = _restore_some(place, manifest, document.spec, wanted, scratch, told)
     return partial_report(document, manifest.sequence, made, on_progress)
 
 
 def is_whole(root: str | os.PathLike[str]) -> bool:
-    """Whether a repository is there, and not what `restore_some` or a salvage has left that was cut short."""
-    return os.path.exists(os.path.join(root, IDENTITY)) and not os.path.exists(os.path.join(root, SALVAGING))
+    """Whether a repository is there, and not what a restoration or a salvage has left that was cut short."""
+    is_partial = any(os.path.exists(os.path.join(root, name)) for name in (SALVAGING, ERASING))
+    return os.path.exists(os.path.join(root, IDENTITY)) and not is_partial
 
 
 def salvage(

@@ -70,6 +70,7 @@ from ullage.engine.packs import rows_of
 from ullage.engine.parts import RepositoryParts
 from ullage.engine.provenance.store import PROVENANCE, ProvenanceStore
 from ullage.engine.reclaim.compactor import Compactor
+from ullage.engine.registers import merged, read_register, register_path
 from ullage.engine.repositories import ContentStore, ProvenanceRepository
 from ullage.engine.unavailable import UnavailableContents
 from ullage.engine.wal.records import RecordReader, record_pieces
@@ -153,6 +154,7 @@ class Backup:
             followed, is_begun = _standing(place, identity)
             previous = None if followed is None else followed.manifest
             had = files_there(place, identity.repository, previous)
+            erased = read_register(self._files, register_path(self._root))  # damaged: told before anything is put
             place.prepare()
             if not is_begun:
                 note_begin(place, identity.repository)
@@ -186,6 +188,7 @@ class Backup:
                 contents=tuple(file for file in files if file.container),
                 provenance=(*(file for file in files if file.directory and not is_run(file)), *events),
                 runs=tuple(file for file in files if is_run(file)),
+                erased=merged(() if previous is None else previous.erased, erased),
             )
             manifest = with_older(place, followed, manifest, keep)
             place.publish(encode_manifest(manifest), listed_by(manifest))

@@ -18,6 +18,7 @@ from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.runfiles import RUNS, run_number
 from ullage.engine.ledger.swap import SUFFIX as SWAP_SUFFIX
 from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity
+from ullage.engine.registers import RegisteredSubject
 from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import FormatTooNew, NotABackup, RepositoryDamaged
 from ullage.wire.documents import COUNT_MAX
@@ -68,7 +69,7 @@ class OlderManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `backup.json`. `last_id`: every transaction up to it is in here, and none above. `older`: the
-    generations before it that are kept, in their order, and `keep` why.
+    generations before it that are kept, in their order, and `keep` why. `erased`: whom nobody brings back from any.
     """
 
     format: int
@@ -83,6 +84,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[BackupFile, ...] = ()
     keep: Keep = Keep()
     older: tuple[OlderManifest, ...] = ()
+    erased: tuple[RegisteredSubject, ...] = ()
 
     @property
     def generation(self) -> BackupGeneration:

@@ -108,14 +108,17 @@ def _files_of(manifest: BackupManifest) -> set[str]:
 
 @contextmanager
 def reading(place: BackupPlace, sequence: int | None = None) -> Iterator[BackupManifest]:
-    """A generation, the newest by default, of which nothing is removed meanwhile. NotABackup, RepositoryDamaged."""
+    """A generation, the newest by default, of which nothing is removed meanwhile, and `erased` of the newest.
+    NotABackup, RepositoryDamaged.
+    """
     for _ in range(LOOKS):
         found = _found(place, sequence)
         with place.pinned(found.data):
             # Once more: it may have been dropped before it was pinned, and be about to go.
             again = newest_manifest(place)
             if found.manifest.sequence in {again.sequence, *(each.generation.sequence for each in again.older)}:
-                yield found.manifest
+                # Of an older generation, too: it may be of before an erasure that only the newest knows.
+                yield msgspec.structs.replace(found.manifest, erased=again.erased)
                 return
     raise NotABackup(f"{place.name} is brought up to date faster than a restoration can begin: try again")
 

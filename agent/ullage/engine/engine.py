@@ -274,7 +274,7 @@ class Engine:
     ) -> "Engine":
         """Open and recover. Whatever it raises, every lock and file is released, and another open may be tried.
 
-        `permission` says when space may be given back (`contract/permission.py`); `is_salvage`: by what fills it.
+        `permission` says when space may be given back (`contract/permission.py`); `is_salvage`: by what makes it.
         """
         files = files or OsFiles()
         lock = lock_repository(files, spec.storage.host_path.path, is_salvage=is_salvage)

@@ -47,6 +47,8 @@ SALVAGING = "salvage.partial"
 """In the root of a repository that a salvage fills, until all is there."""
 RESTORING = "restore.partial"
 """The same, that a restoration fills."""
+ERASING = "erase.partial"
+"""In the root of a repository that was restored, until what a register names is erased from it."""
 
 
 class RepositoryIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,13 +81,15 @@ def implementations_of(spec: ContentRepositorySpec) -> dict[str, str]:
 def lock_repository(files: Files, root: str, *, is_salvage: bool = False) -> File:
     """The lock that makes this process the repository's only one; RepositoryLocked if another has it.
 
-    Where there is no repository it says so; one that a salvage did not finish is for that salvage alone.
+    Where there is no repository it says so; one that a salvage or a restoration did not finish is for that alone.
     """
     if not is_salvage and files.exists(os.path.join(root, SALVAGING)):
         raise NotARepository(
             f"the salvage into {root} is under way or was cut short: where nobody runs it any more, remove what is "
             "there and run `ullage salvage` again"
         )
+    if not is_salvage and files.exists(os.path.join(root, IDENTITY)):
+        _require_erased(files, root)
     if not files.exists(os.path.join(root, IDENTITY)):
         if files.exists(os.path.join(root, RESTORING)):
             raise NotARepository(
@@ -94,6 +98,14 @@ def lock_repository(files: Files, root: str, *, is_salvage: bool = False) -> Fil
             )
         read_identity(files, root)  # raises what is wrong
     return lock_directory(files, root)
+
+
+def _require_erased(files: Files, root: str) -> None:
+    if files.exists(os.path.join(root, ERASING)):
+        raise NotARepository(
+            f"{root} was restored, and what a register names is not erased from it yet: run `ullage restore` again, "
+            "from the same place, and it goes on"
+        )
 
 
 def lock_directory(files: Files, root: str) -> File:
@@ -129,6 +141,7 @@ def initialize(
     try:
         identity_path = os.path.join(root, IDENTITY)
         if files.exists(identity_path):
+            _require_erased(files, root)  # by whom one is made where none opens this is told
             raise RepositoryExists(f"{root} already holds a repository")
         identity = _begin(files, clock, spec, root)
         parts = RepositoryParts(files, clock, spec, SerDe(), identity.repository)

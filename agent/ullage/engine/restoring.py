@@ -3,6 +3,8 @@
 marker | container identities | contents, swap files, snapshot, each synced | rename root identity | remove marker
                                                                               ^ commit point: until then no repository
 
+Where a register names subjects that are to be erased from it, that is noted before the rename (engine/registers.py).
+
 A crash before it leaves what the next restoration of the same backup to the same place goes on with: what is there is
 read, and fetched only if its checksum is another. The marker says which backup it was.
 
@@ -30,6 +32,7 @@ from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.lanes import in_lanes
 from ullage.engine.model import ResourceClaim
 from ullage.engine.opening import IDENTITY, RESTORING, SWAP, lock_directory
+from ullage.engine.registers import PendingErasure, commit_restored
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.snapshot import SNAPSHOT
 from ullage.errors import ContentMissing, DirectoryNotEmpty, InvalidArgument, RepositoryDamaged
@@ -44,6 +47,7 @@ def restore(
     files: Files | None = None,
     on_progress: Progress = lambda _done, _total: None,
     generation: int | None = None,
+    to_erase: PendingErasure | None = None,
 ) -> BackupReport:
     """Make the repository of a backup's generation, the newest if none is said, where the spec says; every file is
     verified against its CRC-32C on the way.
@@ -55,13 +59,18 @@ def restore(
     files = files or OsFiles()
     place = DirectoryPlace(files, source) if isinstance(source, str) else source
     with reading(place, generation) as manifest:
-        return restore_manifest(files, place, manifest, spec, on_progress)
+        return restore_manifest(files, place, manifest, spec, on_progress, to_erase)
 
 
 def restore_manifest(
-    files: Files, place: BackupPlace, manifest: BackupManifest, spec: ContentRepositorySpec, on_progress: Progress
+    files: Files,
+    place: BackupPlace,
+    manifest: BackupManifest,
+    spec: ContentRepositorySpec,
+    on_progress: Progress,
+    to_erase: PendingErasure | None = None,
 ) -> BackupReport:
-    """The same of a generation that is being read."""
+    """The same of a generation that is being read. With `to_erase` nobody opens what is made until that is erased."""
     root = spec.storage.host_path.path
     containers = {container.name: container for container in directories_of(files, spec)}
     _require_fitting(manifest, spec, containers)
@@ -73,7 +82,7 @@ def restore_manifest(
         is_begun = _is_begun(files, root, begun)
         if not is_begun:
             replace_file(files, os.path.join(root, RESTORING), begun)
-        return _Restoration(files, place, manifest, spec, containers, is_begun).run(on_progress)
+        return _Restoration(files, place, manifest, spec, containers, is_begun).run(on_progress, to_erase)
 
 
 class _Restoring(NamedTuple):
@@ -111,7 +120,7 @@ class _Restoration:
         self._containers = containers
         self._is_begun = is_begun
 
-    def run(self, on_progress: Progress) -> BackupReport:
+    def run(self, on_progress: Progress, to_erase: PendingErasure | None) -> BackupReport:
         """All of it."""
         files, root, manifest = self._files, self._root, self._manifest
         run_directories = {file.directory for file in (*manifest.runs, *manifest.provenance)}
@@ -139,11 +148,7 @@ class _Restoration:
             containers={one.name: one.sub_path for one in self._spec.storage.containers},
             forgotten=(),
         )
-        # Last: until it is there an `open` finds no repository.
-        replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
-        files.unlink(os.path.join(root, RESTORING))
-        files.sync_directory(root)
-        return BackupReport(
+        report = BackupReport(
             last_id=manifest.last_id,
             generation=manifest.sequence,
             generations=1 + len(manifest.older),
@@ -152,6 +157,8 @@ class _Restoration:
             kept_files=len(all_of_it) - copied_files,
             kept_bytes=total - copied_bytes,
         )
+        commit_restored(files, root, identity, report, manifest.created_millis, to_erase)
+        return report
 
     def _fetch(self, job: tuple[BackupFile, str]) -> bool:
         """Have a file where it belongs; whether it had to be copied."""

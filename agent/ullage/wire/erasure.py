@@ -149,6 +149,18 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""
 
 
+class RestoredErasure(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject that a register names, and that was erased from what was restored. Fields as in `ErasureReport`."""
+
+    attributes: tuple[str, ...]
+    """The names of the attributes that make the subject."""
+
+    uuids: int
+    event_files: int
+    remains: tuple[str, ...]
+    is_finished: bool
+
+
 class ErasureCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an erasure has done, signed, and without the subject's values. Fields as in `ErasureReport`."""
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from ullage.wire.erasure import RestoredErasure
 from ullage.wire.unavailable import UnavailableContent
 
 KEPT_MAX = 10_000
@@ -289,6 +290,11 @@ class RestorationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     check: CheckReport
     """What was found in it, deeply."""
+
+    erased: tuple[RestoredErasure, ...] = ()
+    """Who of those that a register names was in the backup, and is no more. Where one is not finished, the repository
+    does not open: the next restoration goes on.
+    """
 
 
 class RejoinReport(msgspec.Struct, frozen=True, kw_only=True):

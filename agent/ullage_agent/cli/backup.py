@@ -12,7 +12,7 @@ import msgspec
 
 import ullage
 from ullage.interface.buckets import Bucket
-from ullage.wire.upkeep import KEPT_MAX, BackupVerification, Keep
+from ullage.wire.upkeep import KEPT_MAX, BackupVerification, Keep, RestorationReport
 from ullage_agent.cli.choice import ChosenRepository
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import (
@@ -38,7 +38,6 @@ from ullage_agent.cli.output import (
     print_table,
     say,
     size,
-    tell,
     tell_or_print,
 )
 from ullage_agent.cli.times import FORMS, time_option
@@ -266,6 +265,14 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
     help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
 )
 @option("--at", "at_millis", callback=time_option, metavar="TIME", default="", help=f"As it was then: {FORMS}")
+@option(
+    "--register",
+    "registers",
+    type=FILE,
+    metavar="FILE",
+    multiple=True,
+    help="Erase whom this register of erasures names; may be said again.",
+)
 @option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
 @option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
 @on_bucket
@@ -276,6 +283,7 @@ def restore(
     containers: tuple[tuple[str, str], ...],
     generation: int | None,
     at_millis: int | None,
+    registers: tuple[Path, ...],
     queues: tuple[str, ...],
     ids: tuple[str, ...],
     as_json: bool,
@@ -285,6 +293,9 @@ def restore(
     Each file is verified while it is copied; then everything is checked as `check --deep` does. Interrupted, it goes on
     with what is in ROOT when it is said again, to the same point. With --at it is the newest generation or point that
     is not later.
+
+    Whom the backup knows to have been erased since is erased from it before anybody can open it, and so is whom a
+    --register names that `ullage erase --register` has written. See docs/erasure.md.
 
     With --queue or --id it is a new repository of these alone, and no other content is fetched: `ullage get ID --root
     ROOT` prints one, and `ullage ls --root ROOT` shows them.
@@ -297,32 +308,53 @@ def restore(
     if queues or ids:
         if containers:
             raise click.UsageError("--container is of a whole repository: leave it out, or --queue and --id")
-        _restore_some(source, root, generation, queues, ids, as_json=as_json)
+        _restore_some(source, root, generation, registers, queues, ids, as_json=as_json)
         return
     with bar("Restoring", None) as progress:
         made = ullage.restore(
-            source, root, containers=dict(containers), generation=generation, on_progress=progress.reach
+            source,
+            root,
+            containers=dict(containers),
+            generation=generation,
+            registers=registers,
+            on_progress=progress.reach,
+            on_phase=say,
         )
+    _tell_restored(made, as_json=as_json)
+
+
+def _tell_restored(made: RestorationReport, *, as_json: bool) -> None:
     for problem in made.check.problems:
         say(f"problem: {problem}")
-    if as_json:
-        checked = {"problems": made.check.problems, "flow_files": made.check.flow_files}
-        print_json(msgspec.to_builtins(made.backup) | checked)
-    else:
-        tell(
-            f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
-            f"{made.backup.kept_files:,} already, {size(made.backup.kept_bytes)}; "
-            f"up to transaction {made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
-            f"{many(len(made.check.problems), 'problem')}"
-        )
+    for each in made.erased:
+        say(f"erased, as the register says: a subject by {', '.join(each.attributes)}, {many(each.uuids, 'FlowFile')}")
+        for remaining in each.remains:
+            say(f"remains: {remaining}")
+    tell_or_print(
+        msgspec.to_builtins(made.backup)
+        | {
+            "problems": made.check.problems,
+            "flow_files": made.check.flow_files,
+            "erased": msgspec.to_builtins(made.erased),
+        },
+        f"restored {many(made.backup.copied_files, 'file')}, {size(made.backup.copied_bytes)}; had "
+        f"{made.backup.kept_files:,} already, {size(made.backup.kept_bytes)}; "
+        f"up to transaction {made.backup.last_id:,}: {made.check.flow_files:,} FlowFiles and handles, "
+        f"{many(len(made.check.problems), 'problem')}",
+        as_json,
+    )
     if made.check.problems:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
+    if not all(each.is_finished for each in made.erased):
+        say("not all of that could be erased, and nobody can open the repository until it is: run the same again later")
+        raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
 def _restore_some(
     source: str | Bucket,
     root: Path,
     generation: int | None,
+    registers: tuple[Path, ...],
     queues: tuple[str, ...],
     ids: tuple[str, ...],
     *,
@@ -330,7 +362,13 @@ def _restore_some(
 ) -> None:
     with bar("Restoring", None) as progress:
         made = ullage.restore_some(
-            source, root, queues=queues, ids=ids, generation=generation, on_progress=progress.reach
+            source,
+            root,
+            queues=queues,
+            ids=ids,
+            generation=generation,
+            registers=registers,
+            on_progress=progress.reach,
         )
     for problem in made.check.problems:
         say(f"problem: {problem}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 import msgspec
@@ -46,6 +46,13 @@ NEW_FILE: Final = click.Path(dir_okay=False, writable=True)
 OLD_FILE: Final = click.Path(dir_okay=False, exists=True)
 
 
+class KeptElsewhere(NamedTuple):
+    """Files that an erasure writes elsewhere."""
+
+    certificate: str | None
+    register: str | None
+
+
 @command()
 @option(
     "--where",
@@ -61,6 +68,12 @@ OLD_FILE: Final = click.Path(dir_okay=False, exists=True)
 @option(
     "--certificate", type=NEW_FILE, metavar="FILE", help="Write a signed certificate of what was done to a new file."
 )
+@option(
+    "--register",
+    type=NEW_FILE,
+    metavar="FILE",
+    help="Add the register to this file, too, for `ullage restore --register`.",
+)
 @option("--verify", type=OLD_FILE, metavar="CERTIFICATE", help="Check a certificate, and look for its subject again.")
 @option("--public-key", is_flag=True, help="Print the public key of the repository's certificates.")
 @option("--give-up", is_flag=True, help="Forget an erasure that was begun and can't be finished.")
@@ -73,6 +86,7 @@ def erase(
     dry_run: bool,
     yes: bool,
     certificate: str | None,
+    register: str | None,
     verify: str | None,
     public_key: bool,
     give_up: bool,
@@ -83,14 +97,15 @@ def erase(
     A subject is whatever has all the attributes that are said. Its FlowFiles and handles go wherever they stand, and
     with them their contents, as far as nobody else needs them, what provenance tells of them, the remembered answers
     that name them, and further copies in log, snapshot, runs and swap files. What there is is shown first, and a
-    question asked. What could not be done, and what can't be promised, is said at the end. See docs/erasure.md.
+    question asked. What could not be done, and what can't be promised, is said at the end. A register of digests, which
+    each later backup has, and a --register FILE, too, keeps restorations from bringing it back. See docs/erasure.md.
 
     No service may have the repository open. An erasure that was interrupted is finished by the same command. Exit code
     11 if something remains that may go another time, or could not be read; 1 if --verify finds something of the
     subject, or a certificate that is not this repository's.
     """
     if give_up or verify or public_key:
-        is_more = first or others or dry_run or certificate or (yes and not give_up)
+        is_more = _is_any(first, others, dry_run, certificate, register, yes and not give_up)
         if [give_up, bool(verify), public_key].count(True) > 1 or is_more:
             raise click.UsageError("--verify, --public-key and --give-up stand alone: they erase nothing")
         _beside(where, verify, is_given_up=give_up, is_forced=yes, as_json=as_json)
@@ -99,7 +114,7 @@ def erase(
     if dry_run and certificate:
         raise click.UsageError("--dry-run erases nothing that a certificate could be of")
     if not dry_run:
-        _erase(where, subject, certificate, is_asked=not yes, as_json=as_json)
+        _erase(where, subject, KeptElsewhere(certificate, register), is_asked=not yes, as_json=as_json)
         return
     survey = _surveyed(where, subject)
     if as_json:
@@ -198,17 +213,25 @@ def _root_of(where: ChosenRepository) -> str:
     return where.document().spec.storage.host_path.path
 
 
+def _is_any(*said: object) -> bool:
+    return any(said)
+
+
 def _erase(
-    where: ChosenRepository, subject: dict[str, str], certificate: str | None, *, is_asked: bool, as_json: bool
+    where: ChosenRepository, subject: dict[str, str], kept: KeptElsewhere, *, is_asked: bool, as_json: bool
 ) -> None:
-    if certificate is not None:
-        _require_place(certificate)
+    from ullage.embedded.erasure import register_at
+
+    if kept.certificate is not None:
+        _require_place(kept.certificate)
+    if kept.register is not None:
+        register_at(kept.register)  # what is no register is told before anything goes
     if is_asked and (as_json or not _is_terminal()):
         raise click.UsageError(
             "this erases for good what --dry-run shows, and there is nobody to ask: say --yes. Nothing was "
             "looked at or changed"
         )
-    report = _erased(where, subject, certificate, partial(_is_wanted, is_asked=is_asked, is_shown=not as_json))
+    report = _erased(where, subject, kept, partial(_is_wanted, is_asked=is_asked, is_shown=not as_json))
     if as_json:
         print_json(msgspec.to_builtins(report))
     if report is None:
@@ -259,18 +282,21 @@ def _is_wanted(survey: ErasureSurvey, *, is_asked: bool, is_shown: bool) -> bool
 def _erased(
     where: ChosenRepository,
     subject: dict[str, str],
-    certificate: str | None,
+    kept: KeptElsewhere,
     on_found: Callable[[ErasureSurvey], bool],
 ) -> ErasureReport | None:
-    from ullage.embedded.erasure import erase_subject
+    from ullage.embedded.erasure import erase_subject, keep_register
 
     def on_cost(cost: ErasureCost) -> None:
         say(_cost(cost))
         interrupts.check()
 
     def on_report(report: ErasureReport) -> None:
-        if certificate is not None:
-            _certify(where, report, certificate)
+        if kept.register is not None:
+            keep_register(where.document(), kept.register)
+            say(f"register kept in {kept.register}")
+        if kept.certificate is not None:  # last: it says that all else is done
+            _certify(where, report, kept.certificate)
 
     def on_phase(words: str) -> None:
         say(words)
@@ -289,7 +315,7 @@ def _erased(
             on_step=on_step,
             on_report=on_report,
             on_recovery=say_recovery,
-            may_begin=partial(_may_begin, where, certificate),
+            may_begin=partial(_may_begin, where, kept.certificate),
         )
 
 

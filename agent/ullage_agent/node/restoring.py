@@ -26,7 +26,7 @@ from ullage.contract import (
     time_of,
 )
 from ullage.embedded.upkeep import generation_at, is_whole, restore, restore_some
-from ullage.errors import BucketUnavailable, NotARepository, UllageError
+from ullage.errors import BucketUnavailable, NotARepository, RepositoryDamaged, UllageError
 from ullage.interface.buckets import Bucket
 from ullage.interface.repository import Bytes
 from ullage_agent.node.objects import NodeObjectClient, NodeObjectError, ObservedNode
@@ -162,6 +162,8 @@ def brought_back(
         generation = generation_at(bucket, millis_of(ticket.at))
     if not (ticket.queues or ticket.ids):
         found = restore(bucket, root, containers=paths, generation=generation, on_progress=reach)
+        if unfinished := next((each for each in found.erased if not each.is_finished), None):
+            raise RepositoryDamaged(f"{root} does not open, as not all could be erased: {unfinished.remains[0]}")
         lost = found.backup.lost
         return BroughtBack(found.backup.generation, len(lost), lost[0].reason if lost else "", found.check.problems)
     some = restore_some(

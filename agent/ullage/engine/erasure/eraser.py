@@ -1,12 +1,14 @@
 """Erases a subject from a repository that nobody else uses: an intent, then step by step what it promises.
 
-    intent | records go | events redacted | answers forgotten | contents given back | copies go | look again | no intent
+    intent | records go | events redacted | answers forgotten | contents given back | copies go | look again
+           | the register names its digest | no intent
 
 Each step may be done again, whatever a crash left of it: who erases next looks again, adds what has come meanwhile to
 the intent, and goes on from it. The repository is to be closed afterwards, and opened anew by whoever wants to use it.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -14,16 +16,17 @@ import msgspec
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.answers import names_any
 from ullage.engine.erasure.finder import FoundSubject, cost_of, find_subject
-from ullage.engine.erasure.forcing import ContentWiper, LeftContent
+from ullage.engine.erasure.forcing import ContentWiper
 from ullage.engine.erasure.intent import ErasureIntent, IntentFile
 from ullage.engine.erasure.redaction import Redaction
 from ullage.engine.erasure.remains import remains_of
-from ullage.engine.erasure.subject import Subject
+from ullage.engine.erasure.subject import Subject, digest_of
 from ullage.engine.erasure.unpromised import COPIES
 from ullage.engine.erasure.wiping import RecordWiper, wipe_answers, wipe_runs
 from ullage.engine.model import ContentClaim, split_uuids
 from ullage.engine.provenance.store import ProvenanceStore
-from ullage.wire.erasure import ErasureFinding, ErasureReport, ErasureSurvey
+from ullage.engine.registers import KEY_BYTES, RegisteredSubject, read_register, register, register_path
+from ullage.wire.erasure import ErasureFinding, ErasureReport
 
 
 class ErasureSteps(NamedTuple):
@@ -76,6 +79,7 @@ class Eraser:
         time.
         """
         subject, uuids = Subject(intent.where), uuids_of(intent)
+        key = self._register_key()  # a register that can't be read is told before anything goes
         self._steps.on_phase("reading what was not proved since an unclean end")
         self._engine.proof.run()  # a file that may not read back is left alone, as everybody leaves it
         self._steps.on_phase("removing records")
@@ -91,13 +95,31 @@ class Eraser:
         self._sync_removals()
         self._steps.on_phase("looking again")
         survey = find_subject(self._engine, intent.where, cost_of(self._engine), self._steps.on_step)
-        return self._ended(intent, survey, content, redacted, is_whole=is_whole)
-
-    def _ended(
-        self, intent: ErasureIntent, survey: ErasureSurvey, content: LeftContent, redacted: int, *, is_whole: bool
-    ) -> ErasureReport:
         remains, is_finished = remains_of(survey, content, are_runs_whole=is_whole)
-        report = ErasureReport(
+        report = self._report(intent, redacted, survey.not_promised, remains, is_finished=is_finished)
+        # What is gone here a backup may have still, also where something remains.
+        register(self._engine.files, self._engine.root, [_registered(report, key)])
+        # Before the intent goes: without it nobody knows any more what was erased, and nothing could be certified.
+        self._steps.on_report(report)
+        if is_finished:
+            self._place.remove()
+        return report
+
+    def _register_key(self) -> bytes:
+        """That of the last entry, so that nobody is in the register twice."""
+        known = read_register(self._engine.files, register_path(self._engine.root))
+        return known[-1].key if known else os.urandom(KEY_BYTES)
+
+    def _report(
+        self,
+        intent: ErasureIntent,
+        redacted: int,
+        not_promised: Sequence[str],
+        remains: tuple[str, ...],
+        *,
+        is_finished: bool,
+    ) -> ErasureReport:
+        return ErasureReport(
             where=intent.where,
             repository=intent.repository,
             first_transaction=intent.transaction + 1,
@@ -108,14 +130,9 @@ class Eraser:
             uuids=len(uuids_of(intent)),
             event_files=redacted,
             remains=remains,
-            not_promised=tuple(each for each in survey.not_promised if each != COPIES),
+            not_promised=tuple(each for each in not_promised if each != COPIES),
             is_finished=is_finished,
         )
-        # Before the intent goes: without it nobody knows any more what was erased, and nothing could be certified.
-        self._steps.on_report(report)
-        if is_finished:
-            self._place.remove()
-        return report
 
     def _redact(self, subject: Subject, uuids: frozenset[bytes]) -> int:
         provenance = self._engine.provenance
@@ -158,6 +175,17 @@ def unfindable(engine: Engine, intent: ErasureIntent, found: FoundSubject) -> tu
 
 def _place_of(claim: ContentClaim) -> tuple[int, int]:
     return claim.resource, claim.offset
+
+
+def _registered(report: ErasureReport, key: bytes) -> RegisteredSubject:
+    return RegisteredSubject(
+        attributes=tuple(sorted(report.where)),
+        key=key,
+        digest=digest_of(report.where, key),
+        repository=report.repository,
+        ended_millis=report.ended_millis,
+        last_transaction=report.last_transaction,
+    )
 
 
 def uuids_of(intent: ErasureIntent) -> frozenset[bytes]:

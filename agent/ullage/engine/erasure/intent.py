@@ -15,11 +15,11 @@ import msgspec
 
 from ullage.engine.files import Files, discard_partial, make_directories, read_file, replace_file
 from ullage.engine.model import UUID_BYTES, ContentClaim, Whole
+from ullage.engine.registers import ERASURE
 from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
 from ullage.errors import RepositoryDamaged
 from ullage.wire.erasure import ErasureFinding
 
-ERASURE = "erasure"
 INTENT = "intent"
 MAGIC = b"ULLAGEER"
 

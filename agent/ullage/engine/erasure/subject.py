@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
@@ -13,6 +13,7 @@ import msgspec
 from ullage.engine.arrow import pa
 from ullage.engine.model import CORE, FlowFileRecord, SetAside, pack_attributes, parse_uuid, unpack_attributes
 from ullage.engine.provenance.filters import rows_with_attribute
+from ullage.engine.registers import RegisteredSubject
 
 KNOWN_MAX: Final = 10_000
 """Values whose digests are remembered: many records have the same."""
@@ -141,4 +142,48 @@ class DigestedSubject(Subject):
                 self._known.clear()
             where = dict(zip(self._names, values, strict=True))
             found = self._known[values] = digest_of(where, self._key) == self._digest
+        return found
+
+
+class RegisteredSubjects(Subject):
+    """Subjects of which a register has only digests: `found` is who of them was met in what was looked at."""
+
+    def __init__(self, registered: Iterable[RegisteredSubject]) -> None:
+        super().__init__({})
+        self._digests: dict[tuple[str, ...], dict[bytes, set[bytes]]] = {}
+        for each in registered:
+            self._digests.setdefault(each.attributes, {}).setdefault(each.key, set()).add(each.digest)
+        self._packed_names = [[name.encode() for name in names if name not in CORE] for names in self._digests]
+        self._is_core = any(name in CORE for names in self._digests for name in names)
+        self._known: dict[tuple[tuple[str, str], ...], bool] = {}
+        self.found: dict[tuple[tuple[str, str], ...], None] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is meant."""
+        return not self._digests
+
+    def has(self, record: FlowFileRecord) -> bool:
+        packed = record.attributes
+        if not any(all(name in packed for name in names) for names in self._packed_names):
+            return False
+        return self._is_in(record.attribute_map() if self._is_core else unpack_attributes(packed))
+
+    def has_aside(self, aside: SetAside) -> bool:
+        return any(map(self.has, aside.flow_files))
+
+    def _is_in(self, attributes: Mapping[str, str]) -> bool:
+        there = [names for names in self._digests if all(name in attributes for name in names)]
+        met = [self._is_registered(tuple((name, attributes[name]) for name in names)) for names in there]
+        return any(met)
+
+    def _is_registered(self, pairs: tuple[tuple[str, str], ...]) -> bool:
+        found = self._known.get(pairs)
+        if found is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            where, by_key = dict(pairs), self._digests[tuple(name for name, _ in pairs)]
+            found = self._known[pairs] = any(digest_of(where, key) in digests for key, digests in by_key.items())
+            if found:
+                self.found[pairs] = None
         return found

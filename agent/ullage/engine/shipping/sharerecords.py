@@ -74,7 +74,7 @@ class _Fetching(ShareRestoration):
         asked = self._asked
         _, packs = base_head(base_reader(asked.place, asked.base.name, asked.share))
         self._write_snapshot()
-        _, number, log_packs = self._log()
+        _, number, _, log_packs = self._log()
         self._content.finish()
         return ShareRecords(number, [*packs, *log_packs])
 

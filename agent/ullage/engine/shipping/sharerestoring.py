@@ -20,10 +20,11 @@ import msgspec
 from ullage.contract import ContentRepositorySpec, time_of
 from ullage.engine.backupfiles import lies_in
 from ullage.engine.content.containers import ContainerDirectory, directories_of
-from ullage.engine.files import Files, make_directories, replace_file
+from ullage.engine.files import Files, make_directories
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.model import ContentClaim, Operation
-from ullage.engine.opening import IDENTITY, RESTORING, SWAP, RepositoryIdentity, lock_directory
+from ullage.engine.opening import IDENTITY, SWAP, RepositoryIdentity, lock_directory
+from ullage.engine.registers import PendingErasure, commit_restored
 from ullage.engine.restoring import require_empty
 from ullage.engine.shipping.adopting import with_adoption
 from ullage.engine.shipping.basing import SNAPSHOT_MEMBER
@@ -171,7 +172,12 @@ def identity_in(asked: ShareToRestore) -> RepositoryIdentity:
 
 
 def restore_share(
-    files: Files, asked: ShareToRestore, identity: RepositoryIdentity, spec: ContentRepositorySpec, told: Progress
+    files: Files,
+    asked: ShareToRestore,
+    identity: RepositoryIdentity,
+    spec: ContentRepositorySpec,
+    told: Progress,
+    to_erase: PendingErasure | None = None,
 ) -> BackupReport:
     """Make the repository where the spec says, every byte checked. DirectoryNotEmpty; RepositoryDamaged;
     ContentMissing; InvalidArgument: the spec lacks a container.
@@ -191,7 +197,7 @@ def restore_share(
         with pinned(asked.place, asked.share, asked.base, asked.through):
             restoration = ShareRestoration(files, asked, identity, spec, containers, begun, told)
             try:
-                return restoration.run()
+                return restoration.run(to_erase)
             finally:
                 restoration.close()
 
@@ -237,12 +243,12 @@ class ShareRestoration:
     def close(self) -> None:
         self._content.close()
 
-    def run(self) -> BackupReport:
+    def run(self, to_erase: PendingErasure | None) -> BackupReport:
         """All of it."""
         files, root, identity = self._files, self._root, self._identity
         self._make_directories()
         packs, base = self._base()
-        last, number, log_packs = self._log()
+        last, number, millis, log_packs = self._log()
         for pack in (*packs, *log_packs):
             self._take_pack(pack)
         self._content.finish()
@@ -253,11 +259,7 @@ class ShareRestoration:
             containers={one.name: one.sub_path for one in self._spec.storage.containers},
             forgotten=(),
         )
-        # Last: until it is there an `open` finds no repository.
-        replace_file(files, os.path.join(root, IDENTITY), msgspec.json.encode(identity))
-        files.unlink(os.path.join(root, RESTORING))
-        files.sync_directory(root)
-        return BackupReport(
+        report = BackupReport(
             last_id=last,
             generation=number,
             copied_files=base.written + 1 + self._content.written,
@@ -265,6 +267,8 @@ class ShareRestoration:
             kept_files=base.kept + self._content.kept,
             kept_bytes=self._kept_bytes + base.kept_bytes,
         )
+        commit_restored(files, root, identity, report, millis, to_erase)
+        return report
 
     def _make_directories(self) -> None:
         for directory in (FLOWFILE, SWAP):
@@ -303,8 +307,8 @@ class ShareRestoration:
         self._bytes += length
         self._told(length)
 
-    def _log(self) -> tuple[int, int, list[NamedPack]]:
-        """Write the log; its last transaction, the number of the last log object, and the packs that it needs."""
+    def _log(self) -> tuple[int, int, int, list[NamedPack]]:
+        """Write the log; its last transaction, the number and time of the last log object, the packs that it needs."""
         snapshot = os.path.join(self._root, FLOWFILE, SNAPSHOT)
         with closing(RecordReader(self._files, snapshot, SNAPSHOT_MAGIC, SnapshotHeader, self._serde)) as reader:
             header = reader.header
@@ -313,11 +317,11 @@ class ShareRestoration:
         asked, base = self._asked, self._asked.base
         if (header.repository, header.last_id) != (self._identity.repository, base.transaction):
             raise RepositoryDamaged(f"{base.name} holds the snapshot of another moment")
-        last, number, packs = base.transaction, base.next_log - 1, list[NamedPack]()
+        last, number, millis, packs = base.transaction, base.next_log - 1, base.millis, list[NamedPack]()
         with closing(_LogFile(self._files, self._root, header, last, self._serde)) as log:
             self._directories |= log.directories
             for found in _log(asked.place, asked.share, base, asked.through + 1, self._serde):
-                last, number = found.header.last, found.header.number
+                last, number, millis = found.header.last, found.header.number, found.header.millis
                 packs += found.header.packs
                 for id, payload in found.transactions():
                     self._content.note(self._operations(payload, found.header.serde_version, number))
@@ -327,7 +331,7 @@ class ShareRestoration:
                     if self._is_wanted(each.claim):
                         self._write(each.claim, iter((bytes(each.data),)))
             log.sync()
-        return last, number, packs
+        return last, number, millis, packs
 
     def _operations(self, payload: bytes, version: int, number: int) -> list[Operation]:
         try:
