@@ -253,6 +253,7 @@ def test_a_record_that_was_set_aside_is_found(workshop: Workshop) -> None:
     assert records(look(repository, CANARY | {"filename": "letter"})) == {ErasurePlace.SET_ASIDE: (1, len(aside.data))}
     for other in ({"customer": ""}, {"customer": "o"}, {"kind": CANARY["customer"]}, {"filename": "lett"}):
         assert records(look(repository, other)) == {}, other
+    assert any("Records that can't be used: 1" in each for each in look(repository).not_promised)
 
 
 def test_a_record_that_was_set_aside_is_found_by_its_uuid(workshop: Workshop) -> None:

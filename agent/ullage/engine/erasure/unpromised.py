@@ -43,4 +43,10 @@ def not_promised(engine: Engine) -> tuple[str, ...]:
             f"Leases that are open or were not ended: {leases}. Whoever has one may still read, or have copied, what "
             "it covers."
         )
+    aside = engine.set_aside.count
+    if aside:
+        found.append(
+            f"Records that can't be used: {aside}. One in which an attribute's name and its value do not stand beside "
+            "each other as they are packed is not known for the subject's: look at them (`ullage ls --set-aside`)."
+        )
     return tuple(found)
