@@ -174,21 +174,22 @@ def test_a_certificate_that_cannot_be_written_is_written_by_the_next_call(root: 
     assert "nothing to give up" in ullage("erase", "--give-up", root=root).stdout
 
 
-def test_where_a_certificate_cannot_be_nothing_is_erased(root: Path) -> None:
+@pytest.mark.parametrize("kept", ["certificate", "register"])
+def test_where_what_tells_of_it_cannot_be_nothing_is_erased(root: Path, kept: str) -> None:
     """A directory that is missing is noticed before; and of what others have beside it nothing is removed."""
     plant(root)
-    path = root.with_name("certificate.json")
-    beside = root.with_name("certificate.json.partial")
+    path = root.with_name(f"{kept}.json")
+    beside = root.with_name(f"{kept}.json.partial")
     beside.write_text("mine")
 
-    refused = ullage(*ERASE, "--yes", "--certificate", root.with_name("away") / "c", root=root, expect=2)
+    refused = ullage(*ERASE, "--yes", f"--{kept}", root.with_name("away") / "c", root=root, expect=2)
     assert "is no directory" in refused.stderr
-    assert "--dry-run" in ullage(*LOOK, "--certificate", path, root=root, expect=2).stderr
+    assert "--dry-run" in ullage(*LOOK, f"--{kept}", path, root=root, expect=2).stderr
     assert "FlowFiles in queues" in ullage(*LOOK, root=root).stdout
-    ullage(*ERASE, "--yes", "--certificate", path, root=root)
+    ullage(*ERASE, "--yes", f"--{kept}", path, root=root)
 
     assert beside.read_text() == "mine"
-    assert sorted(each.name for each in root.parent.glob("*certificate*")) == [path.name, beside.name]
+    assert sorted(each.name for each in root.parent.glob(f"*{kept}*")) == [path.name, beside.name]
     assert not list(root.parent.glob(".ullage*"))
 
 

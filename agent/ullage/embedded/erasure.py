@@ -3,23 +3,25 @@
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from ullage.clock import moment_of
 from ullage.contract import ContentRepository
+from ullage.embedded.ownerfiles import write_anew
 from ullage.embedded.repository import open_embedded
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
 from ullage.engine.erasure.intent import ErasureIntent, IntentFile
-from ullage.engine.erasure.subject import DigestedSubject, RegisteredSubjects, digest_of
-from ullage.engine.files import PARTIAL_SUFFIX, OsFiles
+from ullage.engine.erasure.subject import DigestedSubjects, digest_of
+from ullage.engine.files import OsFiles
 from ullage.engine.registers import (
     PendingErasure,
     RegisteredSubject,
+    SubjectDigest,
     end_erasing,
     merged,
     packed_register,
@@ -109,7 +111,10 @@ def look_again(
 
     InvalidArgument if the certificate is another repository's.
     """
-    subject = DigestedSubject(certificate.attributes, bytes.fromhex(certificate.subject), digest_key)
+    digest = SubjectDigest(
+        attributes=tuple(sorted(certificate.attributes)), key=digest_key, digest=bytes.fromhex(certificate.subject)
+    )
+    subject = DigestedSubjects([digest])
     with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
         engine = repository.engine
         if engine.identity.repository != certificate.repository:
@@ -148,7 +153,7 @@ def erase_registered(
             done.append(_restored_erasure(Eraser(engine, steps).finish(intent)))
     if done and not done[0].is_finished:
         return tuple(done)
-    registered = RegisteredSubjects(meant)
+    registered = DigestedSubjects(meant)
     if not registered.is_empty:
         with _being_made(document, parts) as engine:
             steps.on_phase("looking for whom the register of erasures names")
@@ -187,18 +192,8 @@ def keep_register(document: ContentRepository, path: str) -> None:
     """Add the register of a repository to a file elsewhere, durably; it is made where it is not there, for its owner
     only. InvalidArgument: it is damaged, or something else.
     """
-    files = OsFiles()
-    own = read_register(files, register_path(document.spec.storage.host_path.path))
-    data = packed_register(merged(register_at(path), own))
-    partial = f"{path}{PARTIAL_SUFFIX}"
-    with suppress(FileNotFoundError):  # mostly nobody was killed here
-        os.unlink(partial)
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.rename(partial, path)
-    files.sync_directory(os.path.dirname(os.path.abspath(path)))
+    own = read_register(OsFiles(), register_path(document.spec.storage.host_path.path))
+    write_anew(path, packed_register(merged(register_at(path), own)), is_replaced=True)
 
 
 def register_at(path: str) -> tuple[RegisteredSubject, ...]:

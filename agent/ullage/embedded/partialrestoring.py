@@ -24,7 +24,7 @@ from ullage.engine.check.salvage import survey
 from ullage.engine.check.salvagecontent import FoundFiles, SalvagedContent
 from ullage.engine.check.salvageevents import SalvagedEvents
 from ullage.engine.check.salvagestate import SalvagedState
-from ullage.engine.erasure.subject import RegisteredSubjects
+from ullage.engine.erasure.subject import DigestedSubjects
 from ullage.engine.files import Files, OsFiles, make_directories
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.ledger.remembered import RememberedAnswers
@@ -173,7 +173,7 @@ def _choose(state: SalvagedState, wanted: WantedRecords, where: str) -> None:
         there = ", ".join(sorted(numbers.values())) or "none"
         raise NotFound(f"{where} has no queue {lacking[0]!r}; it has: {there}")
 
-    erased = RegisteredSubjects(wanted.erased)
+    erased = DigestedSubjects(wanted.erased)
 
     def is_wanted(record: FlowFileRecord) -> bool:
         is_said = record.id in wanted.ids or numbers.get(record.queue) in wanted.queues

@@ -19,7 +19,7 @@ from msgspec import Meta
 from ullage.engine.files import Files, discard_partial, make_directories, read_file, replace_file
 from ullage.engine.model import Whole
 from ullage.engine.opening import ERASING, IDENTITY, RESTORING, RepositoryIdentity
-from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
+from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file
 from ullage.errors import RepositoryDamaged
 from ullage.wire.upkeep import BackupReport
 
@@ -33,14 +33,21 @@ _REGISTER_MAGIC: Final = b"ULLAGERE"
 _PENDING_MAGIC: Final = b"ULLAGEPE"
 
 
-class RegisteredSubject(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject that was erased: the names of its attributes, in order, and a digest of their values, keyed with `key`.
-    From which repository, when, and with which last transaction its certificate says, too.
+class SubjectDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """A subject without its values: the names of its attributes, in order, and a digest of the values, keyed with
+    `key`.
     """
 
     attributes: Annotated[tuple[str, ...], Meta(min_length=1)]
     key: Secret
     digest: Secret
+
+
+class RegisteredSubject(SubjectDigest, frozen=True, kw_only=True):
+    """A subject that was erased. From which repository, when, and with which last transaction its certificate says,
+    too.
+    """
+
     repository: str
     ended_millis: Whole
     last_transaction: Whole
@@ -89,14 +96,13 @@ def read_register(files: Files, path: str) -> tuple[RegisteredSubject, ...]:
     """All entries; none where there is no such file. RepositoryDamaged: it is damaged, or no register; FormatTooNew."""
     if not files.exists(path):
         return ()
-    data = read_file(files, path)
-    found = unpack_file_header(_REGISTER_MAGIC, data, len(data))
-    if found is None or found[1] != len(data):
+    found = unpack_file(_REGISTER_MAGIC, read_file(files, path))
+    if found is None:
         raise RepositoryDamaged(
             f"{path} is damaged, or no register of erasures: put a copy of it there, or move it away. What only it "
             "names a restoration brings back"
         )
-    return decode_header(found[0], _Register, path).subjects
+    return decode_header(found, _Register, path).subjects
 
 
 def packed_register(subjects: Iterable[RegisteredSubject]) -> bytes:
@@ -129,11 +135,10 @@ def pending_erasure(files: Files, root: str) -> PendingErasure | None:
     path = os.path.join(root, ERASING)
     if not files.exists(path):
         return None
-    data = read_file(files, path)
-    found = unpack_file_header(_PENDING_MAGIC, data, len(data))
-    if found is None or found[1] != len(data):
+    found = unpack_file(_PENDING_MAGIC, read_file(files, path))
+    if found is None:
         raise RepositoryDamaged(f"{path} is damaged: remove what is in {root}, and restore it once more")
-    return decode_header(found[0], PendingErasure, path)
+    return decode_header(found, PendingErasure, path)
 
 
 def note_pending(files: Files, root: str, pending: PendingErasure) -> None:

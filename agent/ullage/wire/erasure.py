@@ -111,11 +111,8 @@ class ErasureSurvey(msgspec.Struct, frozen=True, kw_only=True):
         return any(finding.count for finding in self.findings)
 
 
-class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an erasure has done: all of the subject is gone, but for what `remains` says."""
-
-    where: dict[str, str]
-    """The attributes that make the subject."""
+class DoneErasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure has done, without saying of whom: all of the subject is gone, but for what `remains` says."""
 
     repository: str
     """Its uuid."""
@@ -149,8 +146,15 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""
 
 
+class ErasureReport(DoneErasure, frozen=True, kw_only=True):
+    """What an erasure has done, and of whom."""
+
+    where: dict[str, str]
+    """The attributes that make the subject."""
+
+
 class RestoredErasure(msgspec.Struct, frozen=True, kw_only=True):
-    """A subject that a register names, and that was erased from what was restored. Fields as in `ErasureReport`."""
+    """A subject that a register names, and that was erased from what was restored. Fields as in `DoneErasure`."""
 
     attributes: tuple[str, ...]
     """The names of the attributes that make the subject."""
@@ -161,30 +165,18 @@ class RestoredErasure(msgspec.Struct, frozen=True, kw_only=True):
     is_finished: bool
 
 
-class ErasureCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an erasure has done, signed, and without the subject's values. Fields as in `ErasureReport`."""
+class ErasureCertificate(DoneErasure, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an erasure has done, signed, and without the subject's values."""
 
     kind: Literal["ErasureCertificate"] = "ErasureCertificate"
     version: Literal[1] = 1
     product: str
-    repository: str
 
     attributes: tuple[str, ...]
     """The names of the attributes that make the subject."""
 
     subject: str
     """A digest of their values, keyed with a secret of the repository."""
-
-    began_millis: int
-    ended_millis: int
-    first_transaction: int
-    last_transaction: int
-    found: tuple[ErasureFinding, ...]
-    uuids: int
-    event_files: int
-    remains: tuple[str, ...]
-    not_promised: tuple[str, ...]
-    is_finished: bool
 
     public_key: str
     """Of the repository, Ed25519."""

@@ -105,14 +105,14 @@ def erase(
     subject, or a certificate that is not this repository's.
     """
     if give_up or verify or public_key:
-        is_more = _is_any(first, others, dry_run, certificate, register, yes and not give_up)
+        is_more = any([first, others, dry_run, certificate, register, yes and not give_up])
         if [give_up, bool(verify), public_key].count(True) > 1 or is_more:
             raise click.UsageError("--verify, --public-key and --give-up stand alone: they erase nothing")
         _beside(where, verify, is_given_up=give_up, is_forced=yes, as_json=as_json)
         return
     subject = _subject(first, others)
-    if dry_run and certificate:
-        raise click.UsageError("--dry-run erases nothing that a certificate could be of")
+    if dry_run and (certificate or register):
+        raise click.UsageError("--dry-run erases nothing that a certificate or a register could tell of")
     if not dry_run:
         _erase(where, subject, KeptElsewhere(certificate, register), is_asked=not yes, as_json=as_json)
         return
@@ -213,17 +213,13 @@ def _root_of(where: ChosenRepository) -> str:
     return where.document().spec.storage.host_path.path
 
 
-def _is_any(*said: object) -> bool:
-    return any(said)
-
-
 def _erase(
     where: ChosenRepository, subject: dict[str, str], kept: KeptElsewhere, *, is_asked: bool, as_json: bool
 ) -> None:
     from ullage.embedded.erasure import register_at
 
-    if kept.certificate is not None:
-        _require_place(kept.certificate)
+    for path in filter(None, kept):
+        _require_place(path)
     if kept.register is not None:
         register_at(kept.register)  # what is no register is told before anything goes
     if is_asked and (as_json or not _is_terminal()):
@@ -243,9 +239,9 @@ def _erase(
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
 
-def _require_place(certificate: str) -> None:
-    """Before anything is looked at: an erasure that can't be certified does not end."""
-    directory = Path(certificate).parent
+def _require_place(path: str) -> None:
+    """Before anything is looked at: an erasure that can't be told of there does not end."""
+    directory = Path(path).parent
     if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
         raise click.UsageError(f"{directory} is no directory that may be written. Nothing was changed")
 
@@ -320,7 +316,8 @@ def _erased(
 
 
 def _certify(where: ChosenRepository, report: ErasureReport, path: str) -> None:
-    from ullage_agent.cli.erasurekey import ErasureKey, certificate_bytes, write_anew
+    from ullage.embedded.ownerfiles import write_anew
+    from ullage_agent.cli.erasurekey import ErasureKey, certificate_bytes
 
     key = ErasureKey.of(_root_of(where), is_made=True)
     # What is there by now is of the same erasure, which wrote it and did not come to its end; or somebody put it there

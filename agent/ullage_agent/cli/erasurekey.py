@@ -7,7 +7,6 @@ was signed.
 """
 
 import os
-import tempfile
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
@@ -18,8 +17,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from ullage import __version__
 from ullage.embedded.erasure import subject_digest
+from ullage.embedded.ownerfiles import write_anew
 from ullage.errors import InvalidArgument
-from ullage.wire.erasure import ErasureCertificate, ErasureReport
+from ullage.wire.erasure import DoneErasure, ErasureCertificate, ErasureReport
 
 SEED_BYTES: Final = 32
 
@@ -37,9 +37,7 @@ class ErasureKey:
         """The key of the repository at this root; made where there is none, or InvalidArgument."""
         path = os.path.join(root, "erasure", "key")
         if is_made and not os.path.exists(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
             write_anew(path, os.urandom(SEED_BYTES))
-            sync_directory(root)
         try:
             with open(path, "rb") as file:
                 seed = file.read()
@@ -53,19 +51,9 @@ class ErasureKey:
         """What a report says, without saying who, signed."""
         unsigned = ErasureCertificate(
             product=f"ullage {__version__}",
-            repository=report.repository,
             attributes=tuple(sorted(report.where)),
             subject=subject_digest(report.where, self.digest_key).hex(),
-            began_millis=report.began_millis,
-            ended_millis=report.ended_millis,
-            first_transaction=report.first_transaction,
-            last_transaction=report.last_transaction,
-            found=report.found,
-            uuids=report.uuids,
-            event_files=report.event_files,
-            remains=report.remains,
-            not_promised=report.not_promised,
-            is_finished=report.is_finished,
+            **{name: getattr(report, name) for name in DoneErasure.__struct_fields__},
             public_key=self.public,
         )
         return msgspec.structs.replace(unsigned, signature=self._key.sign(_signed_bytes(unsigned)).hex())
@@ -85,36 +73,6 @@ def certificate_bytes(certificate: ErasureCertificate) -> bytes:
     would believe another value.
     """
     return msgspec.json.format(msgspec.json.encode(certificate), indent=2) + b"\n"
-
-
-def write_anew(path: str, data: bytes, *, is_replaced: bool = False) -> None:
-    """A file that only its owner may read, durable with its name; FileExistsError if there is one that is not to be
-    replaced. A killed process may leave one that is not whole beside it, under a name that nobody else has.
-    """
-    directory = os.path.dirname(path) or "."
-    descriptor, partial = tempfile.mkstemp(".partial", ".ullage-", directory)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if is_replaced:
-            os.replace(partial, path)
-        else:
-            os.link(partial, path)  # unlike a rename it replaces nothing
-    finally:
-        with suppress(FileNotFoundError):  # it has its name by now
-            os.unlink(partial)
-    sync_directory(directory)
-
-
-def sync_directory(path: str) -> None:
-    """Make it durable which names a directory has."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _signed_bytes(certificate: ErasureCertificate) -> bytes:

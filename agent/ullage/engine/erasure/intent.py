@@ -16,7 +16,7 @@ import msgspec
 from ullage.engine.files import Files, discard_partial, make_directories, read_file, replace_file
 from ullage.engine.model import UUID_BYTES, ContentClaim, Whole
 from ullage.engine.registers import ERASURE
-from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
+from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file
 from ullage.errors import RepositoryDamaged
 from ullage.wire.erasure import ErasureFinding
 
@@ -70,10 +70,9 @@ class IntentFile(NamedTuple):
         """The same, and nothing is changed; whoever has the repository open, and whichever it is."""
         if not self.files.exists(self.path):
             return None
-        data = read_file(self.files, self.path)
-        found = unpack_file_header(MAGIC, data, len(data))
-        if found is not None and found[1] == len(data):
-            intent = decode_header(found[0], ErasureIntent, self.path)
+        found = unpack_file(MAGIC, read_file(self.files, self.path))
+        if found is not None:
+            intent = decode_header(found, ErasureIntent, self.path)
             if not len(intent.uuids) % UUID_BYTES:
                 return intent
         raise RepositoryDamaged(f"{self.path}, which says what was being erased, is damaged; {_WAY_OUT}")

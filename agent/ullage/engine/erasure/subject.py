@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Final
@@ -13,7 +13,7 @@ import msgspec
 from ullage.engine.arrow import pa
 from ullage.engine.model import CORE, FlowFileRecord, SetAside, pack_attributes, parse_uuid, unpack_attributes
 from ullage.engine.provenance.filters import rows_with_attribute
-from ullage.engine.registers import RegisteredSubject
+from ullage.engine.registers import SubjectDigest
 
 KNOWN_MAX: Final = 10_000
 """Values whose digests are remembered: many records have the same."""
@@ -110,48 +110,17 @@ def digest_of(where: Mapping[str, str], key: bytes) -> bytes:
     ).digest()
 
 
-class DigestedSubject(Subject):
-    """A subject of which only a digest is known: what has attributes of these names is digested, and compared.
+class DigestedSubjects(Subject):
+    """Subjects of which only digests are known: what has attributes of their names is digested, and compared. `found`
+    is who of them was met in what was looked at.
 
     Records that can't be used can't be looked at so, but for FlowFiles that went with them.
     """
 
-    def __init__(self, names: Collection[str], digest: bytes, key: bytes) -> None:
-        super().__init__({})
-        self._names, self._digest, self._key = sorted(names), digest, key
-        self._packed_names = [name.encode() for name in names if name not in CORE]
-        self._is_core = any(name in CORE for name in names)
-        self._known: dict[tuple[str, ...], bool] = {}
-
-    def has(self, record: FlowFileRecord) -> bool:
-        packed = record.attributes
-        if not all(name in packed for name in self._packed_names):
-            return False
-        return self._is_in(record.attribute_map() if self._is_core else unpack_attributes(packed))
-
-    def has_aside(self, aside: SetAside) -> bool:
-        return any(map(self.has, aside.flow_files))
-
-    def _is_in(self, attributes: Mapping[str, str]) -> bool:
-        if not all(name in attributes for name in self._names):
-            return False
-        values = tuple(attributes[name] for name in self._names)
-        found = self._known.get(values)
-        if found is None:
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-            where = dict(zip(self._names, values, strict=True))
-            found = self._known[values] = digest_of(where, self._key) == self._digest
-        return found
-
-
-class RegisteredSubjects(Subject):
-    """Subjects of which a register has only digests: `found` is who of them was met in what was looked at."""
-
-    def __init__(self, registered: Iterable[RegisteredSubject]) -> None:
+    def __init__(self, digests: Iterable[SubjectDigest]) -> None:
         super().__init__({})
         self._digests: dict[tuple[str, ...], dict[bytes, set[bytes]]] = {}
-        for each in registered:
+        for each in digests:
             self._digests.setdefault(each.attributes, {}).setdefault(each.key, set()).add(each.digest)
         self._packed_names = [[name.encode() for name in names if name not in CORE] for names in self._digests]
         self._is_core = any(name in CORE for names in self._digests for name in names)
@@ -174,10 +143,10 @@ class RegisteredSubjects(Subject):
 
     def _is_in(self, attributes: Mapping[str, str]) -> bool:
         there = [names for names in self._digests if all(name in attributes for name in names)]
-        met = [self._is_registered(tuple((name, attributes[name]) for name in names)) for names in there]
+        met = [self._is_meant(tuple((name, attributes[name]) for name in names)) for names in there]
         return any(met)
 
-    def _is_registered(self, pairs: tuple[tuple[str, str], ...]) -> bool:
+    def _is_meant(self, pairs: tuple[tuple[str, str], ...]) -> bool:
         found = self._known.get(pairs)
         if found is None:
             if len(self._known) >= KNOWN_MAX:

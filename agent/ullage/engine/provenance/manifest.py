@@ -13,7 +13,7 @@ import msgspec
 
 from ullage.engine.files import Files, read_file, replace_file
 from ullage.engine.model import Whole
-from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file_header
+from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file
 from ullage.errors import RepositoryDamaged
 
 MAGIC = b"ULLAGEPM"
@@ -82,10 +82,10 @@ class ManifestFile(NamedTuple):
 
     def decoded(self, data: bytes) -> ProvenanceManifest:
         """What the bytes of the file say; as `read`."""
-        found = unpack_file_header(MAGIC, data, len(data))
-        if found is None or found[1] != len(data):
+        found = unpack_file(MAGIC, data)
+        if found is None:
             raise RepositoryDamaged(f"{self.path} is damaged: restore it from a backup; no event file was touched")
-        manifest = decode_header(found[0], ProvenanceManifest, self.path)
+        manifest = decode_header(found, ProvenanceManifest, self.path)
         if manifest.repository != self.repository:
             raise RepositoryDamaged(
                 f"{self.path} belongs to repository {manifest.repository}, not to {self.repository}"

@@ -147,6 +147,12 @@ def unpack_file_header(magic: bytes, data: bytes, bytes_max: int = HEADER_BYTES_
     return (body, end) if crc32c(body) == crc else None
 
 
+def unpack_file(magic: bytes, data: bytes) -> bytes | None:
+    """The body of a file that is one header of any length, and nothing more; None where the bytes are no such file."""
+    found = unpack_file_header(magic, data, len(data))
+    return found[0] if found is not None and found[1] == len(data) else None
+
+
 class _AnyHeader(msgspec.Struct):
     """What the header of every version has."""
 
