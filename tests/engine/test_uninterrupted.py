@@ -18,6 +18,8 @@ WITHIN = {
     "HandleStore._remove": "called by `_purge_slice` and `_forget_slice`, which are guarded",
     "HandleStore.commit_new": "called by `store` and `HandlePut.commit`, which are guarded",
     "History._commit": "called by `_enqueue`, which is guarded",
+    "RecordWiper._commit": "nothing but the ledger shows it, and the intent of the erasure finishes what is left undone",
+    "wipe_answers": "the same",
     "Rewriter._commit": "called by `finish`, which is guarded",
 }
 """Functions that commit, and have no guard of their own, with the reason."""

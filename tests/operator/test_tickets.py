@@ -322,6 +322,16 @@ def test_a_run_ends_at_its_deadline_and_goes_a_while_after_its_end() -> None:
     assert [each.name for each in decided(changed(over, now_millis=NOW + 6000)).expired] == ["now"]
 
 
+def test_a_run_whose_time_was_over_before_its_beginning_was_told_ends_at_once() -> None:
+    """An operator that comes back to it late, as on a busy machine, has nothing that would wake it again."""
+    seen = changed(lone(ticket=ticket(run="now"), wanted=()), runs=(run(active_deadline_seconds=1),))
+
+    ended = decided(seen).runs["now"]
+
+    assert (ended.phase, ended.nodes_failed, ended.ended) == (RunPhase.FAILED, 1, time_of(NOW))
+    assert holders(decided(seen)) == []
+
+
 def test_the_time_of_a_run_goes_on_while_its_repository_is_paused() -> None:
     """It ends at its deadline, which takes its ticket back, and goes a while after its end."""
     begun = RunStatus(phase=RunPhase.RUNNING, started=time_of(NOW - MINUTE))
