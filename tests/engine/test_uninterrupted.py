@@ -18,7 +18,7 @@ WITHIN = {
     "HandleStore._remove": "called by `_purge_slice` and `_forget_slice`, which are guarded",
     "HandleStore.commit_new": "called by `store` and `HandlePut.commit`, which are guarded",
     "History._commit": "called by `_enqueue`, which is guarded",
-    "RecordWiper._commit": "nothing but the ledger shows it, and the intent of the erasure finishes what is left undone",
+    "RecordWiper._commit": "only the ledger shows it, and what is left undone is the intent's to finish",
     "wipe_answers": "the same",
     "Rewriter._commit": "called by `finish`, which is guarded",
 }

@@ -112,7 +112,7 @@ def _run_status(seen: Observation, run: RunObject, hosts: tuple[str, ...]) -> tu
     done = {result.node for result in results}
     waiting = tuple(node for node in scope if node not in done)
     failed = sum(result.report.state != TicketState.COMPLETED for result in results) + len(absent)
-    # Of a beginning that is only told now as well. Told to have begun long ago, and not to be over, a run would wait for
+    # Also of a beginning that is told only now. Told to have begun long ago, and not to be over, a run would wait for
     # whatever wakes the operator next: nobody wakes it for what it wrote itself, and `next_millis` is over already.
     due = _due(msgspec.structs.replace(run, status=msgspec.structs.replace(run.status, started=has_begun)))
     late = waiting if due is not None and due <= seen.now_millis else ()
