@@ -34,6 +34,7 @@ UNSHOWN = {
     "swapped_flow_files": "the same",
     "reclaim_problems_total": "each report names the files, and so does a check; docs/operations.md has a rule for it",
     "forgotten_total": "a defect of a client, which its own log tells",
+    "erasure_unfinished": "whoever began it waits for its end; docs/operations.md has a rule for it",
     "remembered_answers": "bounded, and of no use to an administrator",
     "log_syncs_total": "for diagnosis, with the latency of commits, which is shown",
     "transactions_total": "the same",

@@ -34,6 +34,7 @@ from ullage.embedded.seals import Seals
 from ullage.embedded.session import EmbeddedSession
 from ullage.engine import documents
 from ullage.engine.engine import Engine
+from ullage.engine.erasure.intent import told_unfinished
 from ullage.engine.files import File as File, Files as Files, OsFiles as OsFiles
 from ullage.engine.forking import REFUSED, lose, refuse_in_child
 from ullage.engine.maintenance import MaintenanceRunner
@@ -243,6 +244,7 @@ class EmbeddedRepository(Repository):
             unavailable_swap_files=sum(len(queue.passed_over()) for queue in engine.queues.all()),
             unproved_files=engine.proof.files_left,
             records_set_aside=engine.set_aside.count,
+            unfinished_erasure=told_unfinished(engine.files, engine.root),
             forgotten=engine.forgotten.noted,
             provenance_waiting=waiting_events,
             provenance_waiting_bytes=waiting_bytes,

@@ -160,6 +160,11 @@ class ServiceStatus(msgspec.Struct, frozen=True, kw_only=True):
     records_set_aside: int
     """Records that can't be used, kept until a person gives them up."""
 
+    unfinished_erasure: str = ""
+    """What to say of an erasure that was begun and is not finished, and of how it is, without the subject's values;
+    empty if there is none.
+    """
+
     forgotten: int
     """Sessions, puts and content streams that were dropped without an end since the start."""
 

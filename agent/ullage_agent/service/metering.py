@@ -228,6 +228,7 @@ def _streams(lags: Iterable[FeedLag]) -> Iterator[Sample]:
 def _state(found: ServiceStatus) -> Iterator[Sample]:
     for figure in STATE_FIGURES:
         yield Sample(figure, getattr(found, figure))
+    yield Sample("erasure_unfinished", int(bool(found.unfinished_erasure)))
     yield Sample("forgotten_total", found.forgotten)
     yield Sample("queues_full", len(found.full_queues))
     yield Sample("log_bytes", found.log.bytes)

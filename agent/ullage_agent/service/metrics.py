@@ -74,6 +74,7 @@ TABLE: Final = (
     Entry("unavailable_swap_files", GAUGE, "Swap files that are damaged or missing: their FlowFiles can't be read."),
     Entry("unproved_files", GAUGE, "Content files still to be read after an unclean end."),
     Entry("records_set_aside", GAUGE, "Records that can't be used, kept until a person gives them up."),
+    Entry("erasure_unfinished", GAUGE, "1 while an erasure was begun and is not finished."),
     Entry("clock_offset_seconds", GAUGE, "How far the machine's clock is from the time believed, 0 if plausible."),
     Entry("forgotten_total", TOTAL, "Sessions, puts and content streams that were dropped without an end."),
     Entry("swapped_flow_files", GAUGE, "FlowFiles in swap files."),

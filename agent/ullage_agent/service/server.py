@@ -191,6 +191,8 @@ class Server:
                 sockets["health"] = bound.enter_context(_bound(listening.address, listening.health_port))
             self._certificate = None if listening.tls is None else Certificate(listening.tls)
             await asyncio.to_thread(self.host.start, makes=self._makes)
+            if unfinished := await asyncio.to_thread(lambda: self.host.repository.state().unfinished_erasure):
+                self._log.warning("an erasure is not finished", problem=unfinished)
             try:
                 self._meter.attach()
                 self.audit = await asyncio.to_thread(self._audit_log)

@@ -9,15 +9,17 @@ It has the subject's values in it, as long as it is there.
 """
 
 import os
+import shlex
 from typing import NamedTuple
 
 import msgspec
 
+from ullage.clock import moment_of
 from ullage.engine.files import Files, discard_partial, make_directories, read_file, replace_file
 from ullage.engine.model import UUID_BYTES, ContentClaim, Whole
 from ullage.engine.registers import ERASURE
 from ullage.engine.wal.format import FORMAT_VERSION, decode_header, pack_file_header, unpack_file
-from ullage.errors import RepositoryDamaged
+from ullage.errors import FormatTooNew, RepositoryDamaged
 from ullage.wire.erasure import ErasureFinding
 
 INTENT = "intent"
@@ -94,3 +96,21 @@ class IntentFile(NamedTuple):
             # It names the subject: after this it does not come back with a crash.
             self.files.sync_directory(os.path.dirname(self.path))
         return is_there
+
+
+def told_unfinished(files: Files, root: str) -> str:
+    """What a repository that is open says of an erasure that was begun in it and is not finished, which only somebody
+    can go on with once it is closed; empty if there is none. It goes where many read it: so it has no values.
+    """
+    try:
+        intent = IntentFile(files, root, "").peek()
+    except (RepositoryDamaged, FormatTooNew) as error:
+        return str(error)
+    if intent is None:
+        return ""
+    words = " --and ".join(f"{shlex.quote(name)}=VALUE" for name in intent.where)
+    return (
+        f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: what is left of the subject is "
+        f"there still. Stop the service and say `ullage erase --where {words}` (`ullage status --root "
+        f"{shlex.quote(root)}` shows the values), or give it up (`ullage erase --give-up`)"
+    )
