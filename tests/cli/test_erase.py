@@ -9,14 +9,14 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from tests.cli.test_commands import root as root, spec_of, ullage, ullage_json
+from tests.cli.test_commands import configure, root as root, spec_of, ullage, ullage_json
 from tests.service.running import Running, document_at
 from tests.support import spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps
 from ullage.engine.erasure.finder import cost_of, look_for
 from ullage.wire.erasure import ErasurePlace
-from ullage_agent.cli.erase import WORDS
+from ullage_agent.cli.erase import NOTHING, WORDS
 
 LOOK = ("erase", "--where", "customer=4711", "--dry-run")
 
@@ -428,6 +428,38 @@ def test_what_was_erased_is_erased_from_what_is_restored(root: Path) -> None:
     assert [(each["attributes"], each["uuids"]) for each in document["erased"]] == [(["customer"], 1)]
     with Engine.open(spec_at(again)) as repository:
         assert [each.attribute_map()["customer"] for each in repository.ledger.flow_files()] == ["4712"]
+
+
+def test_a_subject_of_which_nothing_is_found_is_registered(root: Path) -> None:
+    """A backup may have it: a restoration erases it, or leaves it out and says how much. The certificate says so."""
+    plant(root)
+    other, backup, register, certificate = map(root.with_name, ("other", "backup", "kept.register", "certificate"))
+    ullage("backup", backup, root=root)
+    ullage("init", "--config", configure(other))
+
+    shown = ullage(*ERASE, "--yes", "--register", register, "--certificate", certificate, root=other)
+    restored = ullage_json("restore", backup, root.with_name("again"), "--register", register)
+    some = ullage("restore", backup, root.with_name("some"), "--queue", "in", "--register", register)
+    document = ullage_json("restore", backup, root.with_name("third"), "--queue", "in", "--register", register)
+
+    assert NOTHING in shown.stdout
+    assert not any(each["count"] for each in json.loads(certificate.read_bytes())["found"])
+    assert "nothing was found of the subject then" in ullage("erase", "--verify", certificate, root=other).stdout
+    assert [each["uuids"] for each in restored["erased"]] == [1]
+    assert "left out, as a register says that they were erased: 1 FlowFile" in some.stderr
+    assert (document["erased"], document["queues"]) == (1, {"in": 1})
+
+
+def test_before_a_subject_is_registered_of_which_nothing_is_found_it_asks(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A register never shrinks, and a value is soon mistyped."""
+    monkeypatch.setattr("ullage_agent.cli.erase._is_terminal", lambda: True)
+
+    shown = ullage(*ERASE, root=root, stdin=b"n")
+
+    assert "Register the subject all the same" in shown.output
+    assert not (root / "erasure").exists()
 
 
 def test_a_register_is_not_written_over_something_else(root: Path) -> None:

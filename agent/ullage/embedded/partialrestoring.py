@@ -139,6 +139,7 @@ def partial_report(
             bytes=made.bytes,
             lost=tuple(made.lost),
             lost_count=made.lost_count,
+            erased=made.erased,
             check=repository.check(deep=True, on_progress=on_progress),
         )
 
@@ -175,13 +176,16 @@ def _choose(state: SalvagedState, wanted: WantedRecords, where: str) -> None:
 
     erased = DigestedSubjects(wanted.erased)
 
-    def is_wanted(record: FlowFileRecord) -> bool:
-        is_said = record.id in wanted.ids or numbers.get(record.queue) in wanted.queues
-        return is_said and (erased.is_empty or not erased.has(record))
+    def is_said(record: FlowFileRecord) -> bool:
+        return record.id in wanted.ids or numbers.get(record.queue) in wanted.queues
 
-    state.records = {uuid: record for uuid, record in state.records.items() if is_wanted(record)}
+    said = {uuid: record for uuid, record in state.records.items() if is_said(record)}
+    state.records = {uuid: record for uuid, record in said.items() if erased.is_empty or not erased.has(record)}
+    state.erased = len(said) - len(state.records)
     if lacking := sorted(set(wanted.ids) - {record.id for record in state.records.values()}):
-        raise NotFound(f"{where} has no FlowFile or handle {lacking[0]}")
+        is_there = lacking[0] in {record.id for record in said.values()}
+        why = " that may be restored: a register of erasures names whom it is of" if is_there else ""
+        raise NotFound(f"{where} has no FlowFile or handle {lacking[0]}{why}")
     used = {record.queue for record in state.records.values()} - {HANDLE_QUEUE}
     state.held = {uuid: why for uuid, why in state.held.items() if uuid in state.records}
     state.queues = {

@@ -179,6 +179,7 @@ class Salvager:
     def __init__(self, engine: Engine, state: SalvagedState, content: SalvagedContent, on_progress: Progress) -> None:
         self.lost: list[UnavailableContent] = []
         self.lost_count = self.handles = self.held = self.events = 0
+        self.erased = state.erased
         self.queues: Counter[str] = Counter()
         self.repository = engine.identity.repository
         self._engine = engine

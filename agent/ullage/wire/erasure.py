@@ -145,6 +145,11 @@ class DoneErasure(msgspec.Struct, frozen=True, kw_only=True):
     is_finished: bool
     """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""
 
+    @property
+    def is_found(self) -> bool:
+        """Whether there was anything of the subject, or may have been, as something could not be read."""
+        return bool(self.uuids or self.remains) or any(finding.count for finding in self.found)
+
 
 class ErasureReport(DoneErasure, frozen=True, kw_only=True):
     """What an erasure has done, and of whom."""

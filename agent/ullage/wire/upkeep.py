@@ -365,6 +365,9 @@ class PartialRestoration(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckReport
     """What was found in the repository, deeply."""
 
+    erased: int = 0
+    """How many FlowFiles and handles were left out, because a register of erasures names whom they are of."""
+
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a start had to do, because the last end was unclean."""

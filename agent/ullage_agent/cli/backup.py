@@ -374,6 +374,8 @@ def _restore_some(
         say(f"problem: {problem}")
     for each in made.lost:
         say(f"without content there: {each.id}: {each.reason}")
+    if made.erased:
+        say(f"left out, as a register says that they were erased: {many(made.erased, 'FlowFile')} (handles included)")
     flow_files = sum(made.queues.values())
     tell_or_print(
         msgspec.to_builtins(made),

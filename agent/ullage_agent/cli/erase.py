@@ -42,6 +42,8 @@ WORDS: Final = {
     ErasurePlace.ANSWERS: "remembered answers",
 }
 
+NOTHING: Final = "nothing was found of the subject; it is registered, so that no restoration brings it back"
+
 NEW_FILE: Final = click.Path(dir_okay=False, writable=True)
 OLD_FILE: Final = click.Path(dir_okay=False, exists=True)
 
@@ -97,8 +99,9 @@ def erase(
     A subject is whatever has all the attributes that are said. Its FlowFiles and handles go wherever they stand, and
     with them their contents, as far as nobody else needs them, what provenance tells of them, the remembered answers
     that name them, and further copies in log, snapshot, runs and swap files. What there is is shown first, and a
-    question asked. What could not be done, and what can't be promised, is said at the end. A register of digests, which
-    each later backup has, and a --register FILE, too, keeps restorations from bringing it back. See docs/erasure.md.
+    question asked. Where there is nothing the subject is registered all the same, as a backup may have it. What could
+    not be done, and what can't be promised, is said at the end. A register of digests, which each later backup has, and
+    a --register FILE, too, keeps restorations from bringing it back. See docs/erasure.md.
 
     No service may have the repository open. An erasure that was interrupted is finished by the same command. Exit code
     11 if something remains that may go another time, or could not be read; 1 if --verify finds something of the
@@ -184,6 +187,8 @@ def _verify(where: ChosenRepository, path: str, *, as_json: bool) -> None:
 
 def _print_verified(certificate: ErasureCertificate, survey: ErasureSurvey, remains: tuple[str, ...]) -> None:
     tell(f"the certificate is this repository's, and unchanged; what it tells of ended at {_moment(certificate)}")
+    if not certificate.is_found:
+        tell("it says that nothing was found of the subject then")
     screen = console()
     for each in remains:
         screen.print(f"remains: {each}", soft_wrap=True)
@@ -267,12 +272,13 @@ def _is_terminal() -> bool:
 def _is_wanted(survey: ErasureSurvey, *, is_asked: bool, is_shown: bool) -> bool:
     if is_shown:
         _print(survey)
-    if not (survey.is_found or survey.unread):
-        return False
     if not is_asked:
         return True
+    question = "Erase all of this for good?"
+    if not (survey.is_found or survey.unread):
+        question = "Register the subject all the same, so that no restoration brings it back?"
     with interrupts.allowed():
-        return click.confirm("Erase all of this for good?")
+        return click.confirm(question)
 
 
 def _erased(
@@ -329,11 +335,11 @@ def _certify(where: ChosenRepository, report: ErasureReport, path: str) -> None:
 
 def _print_report(report: ErasureReport) -> None:
     screen = console()
-    screen.print(
+    words = (
         f"erased: {many(report.uuids, 'FlowFile')} (handles included), with their contents; "
-        f"{many(report.event_files, 'file')} of provenance events were written anew",
-        soft_wrap=True,
+        f"{many(report.event_files, 'file')} of provenance events were written anew"
     )
+    screen.print(words if report.is_found else NOTHING, soft_wrap=True)
     for each in report.remains:
         screen.print(f"remains: {each}", soft_wrap=True)
     if not report.is_finished:

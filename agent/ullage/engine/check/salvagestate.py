@@ -47,7 +47,9 @@ class UnusableRecord(NamedTuple):
 
 
 class SalvagedState:
-    """`swapped` are the FlowFiles that are proved of each swap file."""
+    """`swapped` are the FlowFiles that are proved of each swap file. `erased` is how many records were left out because
+    a register of erasures names whom they are of.
+    """
 
     def __init__(self, swapped: Mapping[str, Sequence[FlowFileRecord]], serde: SerDe) -> None:
         self.records: dict[bytes, FlowFileRecord] = {}
@@ -56,6 +58,7 @@ class SalvagedState:
         self.held: dict[bytes, str] = {}
         self.unusable: list[UnusableRecord] = []
         self.index_ceiling = 0
+        self.erased = 0
         self.answers = RememberedAnswers()
         self._swapped: Mapping[str, Sequence[FlowFileRecord]] = swapped
         self._serde = serde
