@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,8 @@ from tests.support import spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps
 from ullage.engine.erasure.finder import cost_of, look_for
+from ullage.engine.erasure.overwriting import OverwritingFiles
+from ullage.engine.files import OsFiles
 from ullage.wire.erasure import ErasurePlace
 from ullage_agent.cli.erase import NOTHING, WORDS
 
@@ -274,6 +277,29 @@ def test_one_that_was_begun_is_finished(root: Path) -> None:
     assert "--where customer=4711" in refused.stderr
 
     assert "erased: 1 FlowFile" in ullage(*ERASE, "--yes", root=root).stdout
+
+
+def test_one_that_overwrites_goes_on_so(root: Path) -> None:
+    """Whoever says the command again need not say that again; the certificate says what that can't promise."""
+    plant(root)
+    with closing(OverwritingFiles(OsFiles())) as files, Engine.open(spec_of(root), files) as repository:
+        eraser = Eraser(repository, ErasureSteps(lambda _words: None, lambda _count: None), files)
+        eraser.begin(look_for(repository, {"customer": "4711"}, cost_of(repository), lambda _count: None))
+
+    resumed = ullage_json(*ERASE, "--yes", root=root)
+    plant(root)
+    plain = ullage_json(*ERASE, "--yes", root=root)
+    plant(root)
+    certificate = root.with_name("certificate")
+    ullage(*ERASE, "--yes", "--overwrite", "--certificate", certificate, root=root)
+
+    assert (resumed["overwritten_bytes"] is None, plain["overwritten_bytes"]) == (False, None)
+    certified = json.loads(certificate.read_bytes())
+    assert certified["overwritten_bytes"] is not None
+    for each, is_resumed in ((resumed, True), (certified, False)):
+        told = " ".join(each["not_promised"])
+        assert "bytes were overwritten with zeros" in told
+        assert ("was interrupted and went on" in told) == is_resumed
 
 
 def test_one_that_was_begun_can_be_given_up(root: Path) -> None:

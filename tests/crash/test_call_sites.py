@@ -174,6 +174,7 @@ def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest
     test_restoration_crashes.test_a_crash_during_a_restoration_leaves_no_repository_or_a_whole_one()
     test_restoration_crashes.test_a_crash_beside_the_mark_of_what_is_shipped_costs_nothing()
     test_erasure_crashes.recorded.__wrapped__()
+    test_erasure_crashes.recorded.__wrapped__(overwrites=True)
     test_erasure_crashes.recorded_restoration.__wrapped__()
 
     known = sites()

@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+import pytest
 
 from tests.crash.explore import SEED
 from tests.crash.failing import made, require_sound
@@ -18,6 +19,7 @@ from ullage.contract import ContentRepository, HostPath, Metadata, ProvenanceSet
 from ullage.embedded.erasure import erase_registered
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import intent_file
+from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.model import Answer, new_uuids
 from ullage.engine.opening import IDENTITY
 from ullage.engine.registers import PendingErasure, RegisteredSubject, pending_erasure, read_register, register_path
@@ -40,7 +42,7 @@ def paths_with(image: Image) -> list[str]:
 
 
 @cache
-def recorded() -> tuple[list[CrashPoint], Others]:
+def recorded(*, overwrites: bool = False) -> tuple[list[CrashPoint], Others]:
     """An erasure of FlowFiles in a queue, in swap files and staged, of handles, answers, events and contents, and what
     the disk could hold at its calls; what is somebody else's.
     """
@@ -60,21 +62,25 @@ def recorded() -> tuple[list[CrashPoint], Others]:
         repository.provenance.index_step()
         repository.checkpoint()
     recorder = Recorder(files)
-    with Engine.open(SPEC, files, clock) as repository:
+    overwriting = OverwritingFiles(files) if overwrites else None
+    with Engine.open(SPEC, overwriting or files, clock) as repository:
         before = others(repository)
         assert paths_with(files.image())
         recorder.start()
-        assert erase(repository).remains == ()
+        assert erase(repository, UNTOLD, overwriting).remains == ()
         recorder.stop()
         # What was not synced may be lost by now, and what was removed may not come back.
         assert paths_with(files.crash_point().image(())) == []
     return recorder.points, before
 
 
-def test_a_crash_during_an_erasure_is_finished_by_the_next_one() -> None:
-    """Whatever reached the disk: afterwards no file has a byte of the subject, and all that is others' is there."""
-    points, before = recorded()
-    images = ends(points[:: max(1, len(points) // 40)])
+@pytest.mark.parametrize(("overwrites", "looks"), [(False, 40), (True, 20)])
+def test_a_crash_during_an_erasure_is_finished_by_the_next_one(overwrites: bool, looks: int) -> None:
+    """Whatever reached the disk: afterwards no file has a byte of the subject, and all that is others' is there. Also
+    where what goes is overwritten: a file that is half zeros is one that nobody needs any more.
+    """
+    points, before = recorded(overwrites=overwrites)
+    images = ends(points[:: max(1, len(points) // looks)])
     begun = 0
 
     for image in images:
@@ -158,5 +164,5 @@ def test_nothing_goes_before_the_intent_is_durable() -> None:
 
     for point in points:
         image = point.image(())
-        has_intent = any(path.endswith("/erasure/intent") for path in image.files)
+        has_intent = any(path.endswith(("/erasure/intent", "/erasure/intent.over")) for path in image.files)
         assert has_intent or paths_with(image) in ([], paths_with(points[0].image(())))

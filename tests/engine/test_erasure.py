@@ -15,6 +15,7 @@ from tests.support import Workshop, careless, committing, drain, event_store, pu
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, look_for
+from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.model import FlowFileRecord, new_uuids
 from ullage.engine.shipping.lastlook import KNOWN
 from ullage.wire.erasure import ErasureReport
@@ -34,9 +35,11 @@ def opened_anew(workshop: Workshop) -> Engine:
     return workshop.open()
 
 
-def erase(repository: Engine, steps: ErasureSteps = UNTOLD, **where: str) -> ErasureReport:
+def erase(
+    repository: Engine, steps: ErasureSteps = UNTOLD, overwriting: OverwritingFiles | None = None, **where: str
+) -> ErasureReport:
     """As `ullage erase` does; whoever goes on opens the repository anew."""
-    eraser = Eraser(repository, steps)
+    eraser = Eraser(repository, steps, overwriting)
     intent = intent_file(repository).read()
     found = look_for(repository, where or CANARY, cost_of(repository), steps.on_step)
     return eraser.finish(eraser.begin(found) if intent is None else eraser.resume(intent, found))

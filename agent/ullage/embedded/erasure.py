@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
 from ullage.engine.erasure.intent import ErasureIntent, IntentFile
+from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.erasure.subject import DigestedSubjects, digest_of
 from ullage.engine.files import OsFiles
 from ullage.engine.registers import (
@@ -70,6 +71,7 @@ def erase_subject(
     on_report: Callable[[ErasureReport], None] = lambda _report: None,
     on_recovery: Callable[[RecoveryReport], None] | None = None,
     may_begin: Callable[[int | None], None] = lambda _began_millis: None,
+    overwrites: bool = False,
 ) -> ErasureReport | None:
     """Erase all that a repository has of a subject; what was done, or None where `on_found`, which is told what there
     is, does not want it. One that was begun and interrupted is finished, and `on_found` is not asked.
@@ -77,12 +79,20 @@ def erase_subject(
     done before that is over: where it raises, the next call tells of it again. `may_begin` is told when the one that is
     finished was begun, None if none was, and ends it by raising: nothing was looked at or changed then.
 
+    With `overwrites`, or where the one that was interrupted did that, what goes is overwritten with zeros before its
+    blocks are given back, where the filesystem allows for it: `not_promised` says so.
+
     InvalidArgument if the erasure of another subject was begun and is not finished.
     """
     _require_some(where)
-    with open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery) as repository:
+    overwriting = OverwritingFiles(OsFiles()) if overwrites or _overwrote(document) else None
+    parts: dict[str, Any] = {} if overwriting is None else {"files": overwriting}
+    with (
+        nullcontext() if overwriting is None else closing(overwriting),
+        open_embedded(None, document, create=False, maintain=False, on_recovery=on_recovery, **parts) as repository,
+    ):
         engine = repository.engine
-        eraser = Eraser(engine, ErasureSteps(on_phase, on_step, on_report))
+        eraser = Eraser(engine, ErasureSteps(on_phase, on_step, on_report), overwriting)
         intent = intent_file(engine).read()
         if intent is not None and intent.where != dict(where):
             raise InvalidArgument(f"{begun(intent)}. Nothing was looked at or changed")
@@ -262,6 +272,15 @@ def begun(intent: ErasureIntent) -> str:
 def _command(intent: ErasureIntent) -> str:
     words = " --and ".join(shlex.quote(f"{name}={value}") for name, value in intent.where.items())
     return f"ullage erase --where {words}"
+
+
+def _overwrote(document: ContentRepository) -> bool:
+    """Whether an erasure that was begun there overwrites: what its next opening removes goes so, too."""
+    try:
+        intent = IntentFile(OsFiles(), document.spec.storage.host_path.path, "").peek()
+    except (RepositoryDamaged, FormatTooNew):  # whoever opens the repository is told
+        return False
+    return intent is not None and intent.overwrites
 
 
 def _require_some(where: Mapping[str, str]) -> None:

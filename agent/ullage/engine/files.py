@@ -42,11 +42,12 @@ class DiskUsage(NamedTuple):
 
 
 class FileSize(NamedTuple):
-    """A file's length and the bytes of disk it occupies (allocated blocks)."""
+    """A file's length and the bytes of disk it occupies (allocated blocks); how many names it has."""
 
     length: int
     allocated_bytes: int
     is_file: bool = True
+    links: int = 1
 
 
 class FileMark(NamedTuple):
@@ -277,7 +278,7 @@ class OsFile:
 
     def size(self) -> FileSize:
         status = os.fstat(self._descriptor)
-        return FileSize(status.st_size, status.st_blocks * 512)
+        return FileSize(status.st_size, status.st_blocks * 512, links=status.st_nlink)
 
     def is_at(self, path: str) -> bool:
         try:

@@ -145,6 +145,11 @@ class DoneErasure(msgspec.Struct, frozen=True, kw_only=True):
     is_finished: bool
     """Whether nothing is left that another call may do. Else the erasure is still begun, and the next one goes on."""
 
+    overwritten_bytes: int | None = None
+    """Bytes that the last call has overwritten with zeros before their blocks were given back; None: that was not
+    asked for.
+    """
+
     @property
     def is_found(self) -> bool:
         """Whether there was anything of the subject, or may have been, as something could not be read."""

@@ -76,6 +76,7 @@ class KeptElsewhere(NamedTuple):
     metavar="FILE",
     help="Add the register to this file, too, for `ullage restore --register`.",
 )
+@option("--overwrite", is_flag=True, help="Overwrite with zeros what goes, before its blocks are given back.")
 @option("--verify", type=OLD_FILE, metavar="CERTIFICATE", help="Check a certificate, and look for its subject again.")
 @option("--public-key", is_flag=True, help="Print the public key of the repository's certificates.")
 @option("--give-up", is_flag=True, help="Forget an erasure that was begun and can't be finished.")
@@ -89,6 +90,7 @@ def erase(
     yes: bool,
     certificate: str | None,
     register: str | None,
+    overwrite: bool,
     verify: str | None,
     public_key: bool,
     give_up: bool,
@@ -108,16 +110,17 @@ def erase(
     subject, or a certificate that is not this repository's.
     """
     if give_up or verify or public_key:
-        is_more = any([first, others, dry_run, certificate, register, yes and not give_up])
+        is_more = any([first, others, dry_run, certificate, register, overwrite, yes and not give_up])
         if [give_up, bool(verify), public_key].count(True) > 1 or is_more:
             raise click.UsageError("--verify, --public-key and --give-up stand alone: they erase nothing")
         _beside(where, verify, is_given_up=give_up, is_forced=yes, as_json=as_json)
         return
     subject = _subject(first, others)
-    if dry_run and (certificate or register):
-        raise click.UsageError("--dry-run erases nothing that a certificate or a register could tell of")
+    if dry_run and (certificate or register or overwrite):
+        raise click.UsageError("--dry-run erases nothing that could be overwritten, or told of elsewhere")
     if not dry_run:
-        _erase(where, subject, KeptElsewhere(certificate, register), is_asked=not yes, as_json=as_json)
+        kept = KeptElsewhere(certificate, register)
+        _erase(where, subject, kept, overwrites=overwrite, is_asked=not yes, as_json=as_json)
         return
     survey = _surveyed(where, subject)
     if as_json:
@@ -219,7 +222,13 @@ def _root_of(where: ChosenRepository) -> str:
 
 
 def _erase(
-    where: ChosenRepository, subject: dict[str, str], kept: KeptElsewhere, *, is_asked: bool, as_json: bool
+    where: ChosenRepository,
+    subject: dict[str, str],
+    kept: KeptElsewhere,
+    *,
+    overwrites: bool,
+    is_asked: bool,
+    as_json: bool,
 ) -> None:
     from ullage.embedded.erasure import register_at
 
@@ -232,7 +241,8 @@ def _erase(
             "this erases for good what --dry-run shows, and there is nobody to ask: say --yes. Nothing was "
             "looked at or changed"
         )
-    report = _erased(where, subject, kept, partial(_is_wanted, is_asked=is_asked, is_shown=not as_json))
+    on_found = partial(_is_wanted, is_asked=is_asked, is_shown=not as_json)
+    report = _erased(where, subject, kept, on_found, overwrites=overwrites)
     if as_json:
         print_json(msgspec.to_builtins(report))
     if report is None:
@@ -286,6 +296,8 @@ def _erased(
     subject: dict[str, str],
     kept: KeptElsewhere,
     on_found: Callable[[ErasureSurvey], bool],
+    *,
+    overwrites: bool,
 ) -> ErasureReport | None:
     from ullage.embedded.erasure import erase_subject, keep_register
 
@@ -318,6 +330,7 @@ def _erased(
             on_report=on_report,
             on_recovery=say_recovery,
             may_begin=partial(_may_begin, where, kept.certificate),
+            overwrites=overwrites,
         )
 
 

@@ -18,10 +18,11 @@ from ullage.engine.erasure.answers import names_any
 from ullage.engine.erasure.finder import FoundSubject, cost_of, find_subject
 from ullage.engine.erasure.forcing import ContentWiper
 from ullage.engine.erasure.intent import ErasureIntent, IntentFile
+from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.erasure.redaction import Redaction
 from ullage.engine.erasure.remains import remains_of
 from ullage.engine.erasure.subject import Subject, digest_of
-from ullage.engine.erasure.unpromised import COPIES
+from ullage.engine.erasure.unpromised import COPIES, FREED
 from ullage.engine.erasure.wiping import RecordWiper, wipe_answers, wipe_runs
 from ullage.engine.model import ContentClaim, split_uuids
 from ullage.engine.provenance.store import ProvenanceStore
@@ -42,8 +43,10 @@ class ErasureSteps(NamedTuple):
 class Eraser:
     """Used by one thread. What it raises leaves the intent, and the next one goes on."""
 
-    def __init__(self, engine: Engine, steps: ErasureSteps) -> None:
+    def __init__(self, engine: Engine, steps: ErasureSteps, overwriting: OverwritingFiles | None = None) -> None:
+        """`overwriting`: the files with which the engine was opened, if what goes is to be overwritten."""
         self._engine = engine
+        self._overwriting = overwriting
         self._steps = steps
         self._place = intent_file(engine)
 
@@ -56,6 +59,7 @@ class Eraser:
             claims=found.claims,
             transaction=self._engine.log.durable,
             found=found.survey.findings,
+            overwrites=self._overwriting is not None,
         )
         self._place.write(intent)
         return intent
@@ -64,8 +68,11 @@ class Eraser:
         """Promise also what was found just now: since the intent was written the repository may have been used, and
         whatever of the subject came then would lose its records, and keep its content and answers.
         """
+        if self._overwriting is not None:
+            self._overwriting.overwritten.is_resumed = True
         merged = msgspec.structs.replace(
             intent,
+            overwrites=self._overwriting is not None,
             uuids=b"".join(sorted(uuids_of(intent) | found.uuids)),
             claims=tuple(sorted({*intent.claims, *found.claims}, key=_place_of)),
             found=tuple(map(_larger, intent.found, found.survey.findings)) or found.survey.findings,
@@ -95,7 +102,8 @@ class Eraser:
         self._sync_removals()
         self._steps.on_phase("looking again")
         survey = find_subject(self._engine, intent.where, cost_of(self._engine), self._steps.on_step)
-        remains, is_finished = remains_of(survey, content, are_runs_whole=is_whole)
+        failures = () if self._overwriting is None else self._overwriting.overwritten.failures
+        remains, is_finished = remains_of(survey, content, failures, are_runs_whole=is_whole)
         report = self._report(intent, redacted, survey.not_promised, remains, is_finished=is_finished)
         # What is gone here a backup may have still, also where something remains.
         register(self._engine.files, self._engine.root, [_registered(report, key)])
@@ -130,9 +138,16 @@ class Eraser:
             uuids=len(uuids_of(intent)),
             event_files=redacted,
             remains=remains,
-            not_promised=tuple(each for each in not_promised if each != COPIES),
+            not_promised=self._not_promised(not_promised),
+            overwritten_bytes=None if self._overwriting is None else self._overwriting.overwritten.bytes,
             is_finished=is_finished,
         )
+
+    def _not_promised(self, found: Sequence[str]) -> tuple[str, ...]:
+        left = [each for each in found if each != COPIES]
+        if self._overwriting is None:
+            return tuple(left)
+        return (*(each for each in left if each != FREED), *self._overwriting.overwritten.not_promised())
 
     def _redact(self, subject: Subject, uuids: frozenset[bytes]) -> int:
         provenance = self._engine.provenance
@@ -151,6 +166,8 @@ class Eraser:
         if files.exists(swaps):
             files.sync_directory(swaps)
         self._engine.spaces.sync_names()
+        if self._overwriting is not None:
+            self._overwriting.settle()
 
 
 def _larger(before: ErasureFinding, now: ErasureFinding) -> ErasureFinding:

@@ -5,7 +5,8 @@
 
 Once the records of a subject are gone and its events are redacted, nothing else tells which dead bytes were its, or
 which answers name it. So a crash would leave them for ever, were it not for the intent: whoever erases next goes on.
-It has the subject's values in it, as long as it is there.
+It has the subject's values in it, as long as it is there; in the end it becomes `intent.over`, which is nobody's any
+more.
 """
 
 import os
@@ -23,6 +24,7 @@ from ullage.errors import FormatTooNew, RepositoryDamaged
 from ullage.wire.erasure import ErasureFinding
 
 INTENT = "intent"
+OVER = ".over"
 MAGIC = b"ULLAGEER"
 
 _WAY_OUT = (
@@ -35,6 +37,7 @@ _WAY_OUT = (
 class ErasureIntent(msgspec.Struct, frozen=True, kw_only=True):
     """What is to go: what the subject is, the FlowFiles and handles that it has or had (16 bytes each), and the content
     that these have, or that events tell of. `found` is how much that was, `transaction` the last one before.
+    `overwrites`: what goes is overwritten.
     """
 
     format: int
@@ -45,6 +48,7 @@ class ErasureIntent(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[ContentClaim, ...]
     transaction: Whole = 0
     found: tuple[ErasureFinding, ...] = ()
+    overwrites: bool = False
 
 
 class IntentFile(NamedTuple):
@@ -63,6 +67,7 @@ class IntentFile(NamedTuple):
         if not self.files.exists(os.path.dirname(self.path)):
             return None
         discard_partial(self.files, self.path)  # an older one counts, or nothing went yet; and it names the subject
+        self._forget()
         intent = self.peek()
         if intent is not None and intent.repository != self.repository:
             raise RepositoryDamaged(f"{self.path} says what was being erased in another repository; {_WAY_OUT}")
@@ -92,10 +97,18 @@ class IntentFile(NamedTuple):
         """Forget it, durably; whether there was one."""
         is_there = self.files.exists(self.path)
         if is_there:
-            self.files.unlink(self.path)
+            # Under this name it counts no more. An erasure that overwrites fills it with zeros, and a crash amid that
+            # would leave an intent of which nobody could say what it was about.
+            self.files.rename(self.path, self.path + OVER)
+            self.files.sync_directory(os.path.dirname(self.path))
+            self._forget()
+        return is_there
+
+    def _forget(self) -> None:
+        if self.files.exists(self.path + OVER):
+            self.files.unlink(self.path + OVER)
             # It names the subject: after this it does not come back with a crash.
             self.files.sync_directory(os.path.dirname(self.path))
-        return is_there
 
 
 def told_unfinished(files: Files, root: str) -> str:

@@ -13,12 +13,15 @@ COPIES: Final = (
 )
 """True until an erasure has rid the repository of them."""
 
+FREED: Final = (
+    "Contents and attributes that were removed earlier may still lie in free blocks of the disk. An SSD, or a "
+    "filesystem that copies on write, may keep them in places that no program can reach."
+)
+"""What an erasure that overwrites says in other words."""
+
 _ALWAYS = (
     "Backups and other copies of this repository were not looked at: nobody but you knows where they are.",
-    (
-        "Contents and attributes that were removed earlier may still lie in free blocks of the disk. An SSD, or a "
-        "filesystem that copies on write, may keep them in places that no program can reach."
-    ),
+    FREED,
     COPIES,
     (
         "Of provenance events only attributes and content were looked at, not their details, their transit URIs, or "
