@@ -119,7 +119,12 @@ def test_a_part_that_goes_is_zeros_before(way: str) -> None:
     """And nothing beside it; what is zeros already, or a hole, is not written."""
     files = CrashFiles()
     seen: list[bytes] = []
-    files.before = lambda call: seen.append(files.image().files["/file"]) if call.kind == way else None
+
+    def look(call: Call) -> None:
+        if call.kind == way:
+            seen.append(files.image().files["/file"])
+
+    files.before = look
     overwriting = OverwritingFiles(files)
     file = overwriting.create("/file")
     file.write(b"x" * 4 * PIECE, 0)

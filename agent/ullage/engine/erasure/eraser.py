@@ -102,7 +102,7 @@ class Eraser:
         self._sync_removals()
         self._steps.on_phase("looking again")
         survey = find_subject(self._engine, intent.where, cost_of(self._engine), self._steps.on_step)
-        failures = () if self._overwriting is None else self._overwriting.overwritten.failures
+        failures: Sequence[str] = () if self._overwriting is None else self._overwriting.overwritten.failures
         remains, is_finished = remains_of(survey, content, failures, are_runs_whole=is_whole)
         report = self._report(intent, redacted, survey.not_promised, remains, is_finished=is_finished)
         # What is gone here a backup may have still, also where something remains.
