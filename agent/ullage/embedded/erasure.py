@@ -15,7 +15,7 @@ from ullage.embedded.repository import open_embedded
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
-from ullage.engine.erasure.intent import ErasureIntent, IntentFile
+from ullage.engine.erasure.intent import ErasureIntent, IntentFile, told_unfinished
 from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.erasure.subject import DigestedSubjects, digest_of
 from ullage.engine.files import OsFiles
@@ -259,6 +259,11 @@ def unfinished_erasure(root: str) -> str:
     except (RepositoryDamaged, FormatTooNew) as error:
         return str(error)
     return "" if intent is None else begun(intent)
+
+
+def erasure_to_finish(root: str) -> str:
+    """The same of one that this process has open, for whoever reads a log: without the subject's values."""
+    return told_unfinished(OsFiles(), os.path.abspath(root))
 
 
 def begun(intent: ErasureIntent) -> str:

@@ -21,6 +21,7 @@ import uvicorn
 import uvloop
 
 from ullage.contract import ContentRepository, ContractError
+from ullage.embedded.erasure import erasure_to_finish
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Actors, Authenticator
@@ -191,7 +192,8 @@ class Server:
                 sockets["health"] = bound.enter_context(_bound(listening.address, listening.health_port))
             self._certificate = None if listening.tls is None else Certificate(listening.tls)
             await asyncio.to_thread(self.host.start, makes=self._makes)
-            if unfinished := await asyncio.to_thread(lambda: self.host.repository.state().unfinished_erasure):
+            # By the file alone: the whole state counts what a large repository has.
+            if unfinished := await asyncio.to_thread(erasure_to_finish, self.host.spec.storage.host_path.path):
                 self._log.warning("an erasure is not finished", problem=unfinished)
             try:
                 self._meter.attach()
