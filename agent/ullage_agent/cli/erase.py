@@ -62,8 +62,15 @@ class KeptElsewhere(NamedTuple):
     metavar="ATTRIBUTE=VALUE",
     help="The subject has this attribute.",
 )
-@option("--and", "others", type=PAIR, multiple=True, metavar="ATTRIBUTE=VALUE", help="And this one; may be repeated.")
-@option("--dry-run", is_flag=True, help="Only look, and show what there is.")
+@option(
+    "--and",
+    "others",
+    type=PAIR,
+    multiple=True,
+    metavar="ATTRIBUTE=VALUE",
+    help="The subject has this attribute as well; may be repeated.",
+)
+@option("--dry-run", is_flag=True, help="Change nothing, and show what there is of the subject.")
 @option("--yes", is_flag=True, help="Erase without asking; with --give-up: whatever is left.")
 @option(
     "--certificate", type=NEW_FILE, metavar="FILE", help="Write a signed certificate of what was done to a new file."

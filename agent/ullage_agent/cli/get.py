@@ -38,13 +38,29 @@ BATCH_FLOW_FILES = 100
 
 @command()
 @click.argument("uuid", required=False, help="The uuid of a FlowFile or handle.")
-@option("--output", "-o", type=FILE, metavar="PATH", help="A file, - for stdout; with --queue a directory.")
-@option("--range", "range_", metavar="START:LENGTH", help="A part of it; without LENGTH to its end.")
+@option(
+    "--output",
+    "-o",
+    type=FILE,
+    metavar="PATH",
+    help="Write to this file, or with --queue into this directory; - is stdout.",
+)
+@option(
+    "--range",
+    "range_",
+    metavar="START:LENGTH",
+    help="Read only this part of the content; without LENGTH it ends with the content.",
+)
 @option("--queue", "-q", metavar="NAME", help="Take the next FlowFiles of this queue.")
 @option(
-    "--count", "-n", type=click.IntRange(min=0), metavar="N", default=1, help="With --queue: how many; 0 takes all."
+    "--count",
+    "-n",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=1,
+    help="With --queue, take at most this many FlowFiles; 0 takes all.",
 )
-@option("--hidden", is_flag=True, help="With --queue: keep names that begin with a dot, as .ssh/config.")
+@option("--hidden", is_flag=True, help="With --queue, keep names that begin with a dot, such as .ssh/config.")
 @on_repository
 def get(
     where: ChosenRepository,

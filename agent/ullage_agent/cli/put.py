@@ -21,11 +21,18 @@ from ullage_agent.cli.sources import Target, gather, put_all, report
     type=click.Path(),
     help="Files, directory trees, or - for stdin.",
 )
-@option("--queue", "-q", metavar="NAME", default="inbox", help="The queue they go to; made on first use.")
+@option(
+    "--queue", "-q", metavar="NAME", default="inbox", help="Put the files into this queue, which is made on first use."
+)
 @option("--handle", is_flag=True, help="Store handles, which stand in no queue.")
-@option("--ttl", type=DURATION, default="0s", help="When a handle expires: 30m, 12h; 0s is never.")
-@option("--attribute", "-a", type=PAIR, multiple=True, help="For all of them; repeatable.")
-@option("--force", is_flag=True, help="Put even though the queue is full.")
+@option(
+    "--ttl",
+    type=DURATION,
+    default="0s",
+    help="The time until a handle expires, such as 30m or 12h; 0s keeps it for ever.",
+)
+@option("--attribute", "-a", type=PAIR, multiple=True, help="Give every file this attribute; may be repeated.")
+@option("--force", is_flag=True, help="Put the files even though the queue is full.")
 @on_repository
 def put(
     where: ChosenRepository,
