@@ -33,8 +33,8 @@ from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import FILE, command, json_output, option
 from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, visible
-from ullage_agent.cli.sources import Source, source_of, walk
 from ullage_agent.cli.space import run_to_the_end, survey_document, survey_table
+from ullage_agent.cli.trees import Source, source_of, walk
 
 INDENT = (0, 0, 0, 3)
 CAPACITY_MIN_BYTES = 1 << 30
