@@ -14,7 +14,8 @@ from tests.cli.test_commands import configure, put, root as root, ullage, ullage
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import MODIFIED, PERMISSIONS, FileType, attributes_of, facts_of
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.sources import Target
+from ullage_agent.cli.sources import SourceUnreadable, Target, pieces_of_source
+from ullage_agent.cli.trees import walk
 
 OLD_NANOS = 981_173_106_123_456_789
 
@@ -217,6 +218,52 @@ def test_what_strangers_put_leads_nowhere(root: Path, tmp_path: Path) -> None:
     assert tmp_path.stat().st_mode & 0o700 == 0o700
     assert (out / "way").is_symlink()
     assert all(path.parent == out for path in out.rglob("*"))
+
+
+def test_a_get_that_was_killed_goes_on_without_copies(root: Path, source: Path, tmp_path: Path) -> None:
+    """Its last files are there, and their FlowFiles still in the queue: what is the same is not kept twice."""
+    ullage("put", "--tree", "-q", "tree", source, root=root)
+    (tmp_path / "back").mkdir()
+    for name in ("header.py", "parser.py"):
+        shutil.copy(source / name, tmp_path / "back" / name)
+    (tmp_path / "back" / "round").symlink_to(".")
+
+    ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)
+
+    assert listed(tmp_path / "back") == listed(source)
+
+
+def test_what_others_made_there_before_stays(root: Path, source: Path, tmp_path: Path) -> None:
+    """A file with other bytes, a link and a directory of a file's name: the new ones have their uuid behind it."""
+    back = tmp_path / "back"
+    (back / "parser.py").mkdir(parents=True)
+    (back / "header.py").write_bytes(b"theirs")
+    (back / "utils.py").symlink_to(tmp_path / "elsewhere")
+    ullage("put", "--tree", "-q", "tree", source, root=root)
+
+    ullage("get", "--tree", "-q", "tree", "-o", back, root=root)
+
+    assert (back / "header.py").read_bytes() == b"theirs"
+    assert not (tmp_path / "elsewhere").exists()
+    for name in ("header.py", "parser.py", "utils.py"):
+        (found,) = back.glob(f"{name}.*")
+        assert found.read_bytes() == (source / name).read_bytes()
+
+
+def test_a_file_that_is_a_link_or_a_pipe_by_now_is_skipped(tmp_path: Path) -> None:
+    """Where others write into the tree that is put, what one found is not what one opens."""
+    for name in ("swapped", "pipe"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "secret").write_bytes(b"secret")
+    found = {Path(each.path).name: each for each in walk(str(tmp_path), "", [])}
+    (tmp_path / "swapped").unlink()
+    (tmp_path / "swapped").symlink_to("secret")
+    (tmp_path / "pipe").unlink()
+    os.mkfifo(tmp_path / "pipe")
+
+    for name in ("swapped", "pipe"):
+        with pytest.raises(SourceUnreadable, match=name):
+            list(pieces_of_source(found[name], lambda count: None))
 
 
 def test_a_link_that_can_be_none_is_a_file(root: Path, tmp_path: Path) -> None:

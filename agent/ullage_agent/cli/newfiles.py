@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk
+from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileFacts, FileType, facts_of, give, own_link, path_of
 
 NAME_BYTES_MAX = 200
@@ -72,6 +74,33 @@ def _is_possible(name: str) -> bool:
     try:
         return name not in NO_NAMES and "\0" not in name and len(os.fsencode(name)) <= TREE_NAME_BYTES_MAX
     except UnicodeEncodeError:  # half of a surrogate pair, which no filesystem gave
+        return False
+
+
+def _is_same(folder: int, one: str, other: str) -> bool:
+    """Whether two names have plain files of the same bytes."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with (
+            open(os.open(one, flags, dir_fd=folder), "rb") as first,
+            open(os.open(other, flags, dir_fd=folder), "rb") as second,
+        ):
+            found = [os.fstat(file.fileno()) for file in (first, second)]
+            if found[0].st_size != found[1].st_size or not all(stat.S_ISREG(each.st_mode) for each in found):
+                return False
+            while piece := first.read(PIECE_BYTES):
+                if piece != second.read(PIECE_BYTES):
+                    return False
+            return True
+    except OSError:  # a link, a directory, or what nobody may read: it is something else
+        return False
+
+
+def _leads_to(folder: int, name: str, target: bytes) -> bool:
+    """Whether a name is a link to this."""
+    try:
+        return os.fsencode(os.readlink(name, dir_fd=folder)) == target
+    except OSError:  # no link
         return False
 
 
@@ -202,7 +231,7 @@ class TreeFiles(NewFiles):
             content = (target,)
         else:
             made = None
-        made = made or self._write(below, name, id, content, lambda path: give(path, facts))
+        made = made or self._as_it_is(name, self._write(below, name, id, content, lambda path: give(path, facts)))
         self._tree.files.add((made[:-1], made[-1]))
         return made
 
@@ -211,10 +240,28 @@ class TreeFiles(NewFiles):
         super().sync_names()
         self._tree.give_folders(self._folders[()], self._given)
 
+    def _as_it_is(self, name: str, made: tuple[str, ...]) -> tuple[str, ...]:
+        """A get that was killed has left files whose FlowFiles are in the queue still: what is there already, to the
+        byte, is replaced by its copy, which knows more of itself, and not kept beside it.
+        """
+        *below, copy = made
+        if copy == name:
+            return made
+        folder = self._folders[tuple(below)]
+        if not _is_same(folder, name, copy):
+            return made
+        os.rename(copy, name, src_dir_fd=folder, dst_dir_fd=folder)
+        self.written[-1] = folder, name
+        return (*below, name)
+
     def _link(self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts) -> tuple[str, ...]:
         def make(each: str, folder: int) -> None:
-            os.symlink(os.fsdecode(target), each, dir_fd=folder)
-            self.written.append((folder, each))
+            try:
+                os.symlink(os.fsdecode(target), each, dir_fd=folder)
+                self.written.append((folder, each))
+            except FileExistsError:
+                if not _leads_to(folder, each, target):  # as it does after a get that was killed
+                    raise
             own_link(each, folder, facts)
 
         return self._make(below, name, id, make)

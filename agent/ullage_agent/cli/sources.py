@@ -1,13 +1,15 @@
 """How it is put: files and stdin are read, and handed to a target piece by piece."""
 
 import contextlib
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from ullage.errors import BackPressure, QueueNotFound
 from ullage.streams import PIECE_BYTES
@@ -55,7 +57,7 @@ def pieces_of_source(source: Source, on_bytes: Callable[[int], None]) -> Generat
                 on_bytes(len(target))
                 yield target
             return
-        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else _opened(source) as file:
             while True:
                 with interrupts.allowed():
                     piece = file.read(count)
@@ -66,6 +68,17 @@ def pieces_of_source(source: Source, on_bytes: Callable[[int], None]) -> Generat
                 count = PIECE_BYTES
     except OSError as error:
         raise SourceUnreadable(f"{path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[BinaryIO]:
+    """The file, as it was found: in a tree where others write, one may be a link to a secret by now, or a pipe."""
+    # Not blocking, as opening a pipe that nobody writes would never end.
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK if source.is_walked else 0
+    with open(source.path, "rb", opener=lambda path, asked: os.open(path, asked | flags)) as file:
+        if source.is_walked and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it was a file, and is none any more", source.path)
+        yield file
 
 
 class Target:

@@ -25,6 +25,8 @@ class Source(NamedTuple):
     size: int
     attributes: dict[str, str]
     type: FileType = FileType.FILE
+    is_walked: bool = False
+    """Whether it is what stood there when its tree was walked, and nothing that a link leads to."""
 
 
 class Wanted(NamedTuple):
@@ -59,6 +61,9 @@ def walk(top: str, repository_root: str, skipped: list[str], wanted: Wanted = Wa
     Whoever takes them out in this order writes into a directory before it gets its time and its permissions.
     """
     own = os.path.realpath(repository_root) if repository_root else ""
+    if own and os.path.realpath(top) == own:
+        skipped.append(f"{top}: the repository itself")
+        return
     folders = [_Folder(top, ".", skipped, wanted)]
     while folders:
         current = folders[-1]
@@ -106,20 +111,21 @@ class _Folder:
             return False
 
 
-def source_of(path: str, below: str, type: FileType = FileType.FILE) -> Source:
+def source_of(path: str, below: str, type: FileType = FileType.FILE, *, is_walked: bool = False) -> Source:
     """The file with the attributes that NiFi's GetFile gives it."""
     absolute = os.path.abspath(path)
     relative = "./" if below in ("", ".") else f"./{below}/"
-    name = "." if type is FileType.DIRECTORY and below == "" else os.path.basename(absolute)
+    is_top = type is FileType.DIRECTORY and below == ""
+    name = "." if is_top else os.path.basename(absolute)
     attributes = {
         "filename": name,
         "path": relative,
-        "absolute.path": os.path.dirname(absolute) + "/",
+        "absolute.path": (absolute if is_top else os.path.dirname(absolute)) + "/",
         **encoded_path(os.path.normpath(os.path.join(relative, name))),
     }
     found = os.stat(path, follow_symlinks=type is not FileType.LINK)
     said = {key: as_text(value) for key, value in attributes.items()} | attributes_of(found, type)
-    return Source(path, 0 if type is FileType.DIRECTORY else found.st_size, said, type)
+    return Source(path, 0 if type is FileType.DIRECTORY else found.st_size, said, type, is_walked)
 
 
 def as_text(name: str) -> str:
@@ -137,14 +143,16 @@ def _found(entry: "os.DirEntry[str]", below: str, wanted: Wanted, skipped: list[
         skipped.append(f"{entry.path}: a symbolic link: --tree keeps it, --follow takes what it leads to")
     elif kind in (stat.S_IFREG, stat.S_IFLNK):
         type = FileType.LINK if kind == stat.S_IFLNK else FileType.FILE
-        yield from _unless_gone(entry.path, below, type, skipped)
+        yield from _unless_gone(entry.path, below, type, skipped, is_walked=not wanted.follows)
     else:
         skipped.append(f"{entry.path}: {SPECIAL.get(kind, 'a special file')}, which has no content to keep")
 
 
-def _unless_gone(path: str, below: str, type: FileType, skipped: list[str]) -> Iterator[Source]:
+def _unless_gone(
+    path: str, below: str, type: FileType, skipped: list[str], *, is_walked: bool = False
+) -> Iterator[Source]:
     try:
-        yield source_of(path, below, type)
+        yield source_of(path, below, type, is_walked=is_walked)
     except OSError as error:
         skipped.append(message_of(error))
 
