@@ -19,7 +19,8 @@ from ullage_agent.cli.output import Bar, console, many, print_json, say, size, v
 from ullage_agent.cli.trees import STDIN, Source, as_text
 
 if TYPE_CHECKING:
-    from ullage import QueueStatus, Repository
+    from ullage import Repository
+    from ullage.wire.queues import QueueStatus
 
 SMALL_BYTES = 256 << 10
 """Files up to this size are gathered in memory; larger ones stream."""
