@@ -105,7 +105,8 @@ def erase(
     with them their contents, as far as nobody else needs them, what provenance tells of them, the remembered answers
     that name them, and further copies in log, snapshot, runs and swap files. What there is is shown first, and a
     question asked. What could not be done, and what can't be promised, is said at the end. A register of digests, which
-    each later backup has, and a --register FILE, too, keeps restorations from bringing it back. See docs/erasure.md.
+    each later backup has, and a --register FILE, too, keeps restorations from bringing it back, also where nothing was
+    found. See docs/erasure.md.
 
     No service may have the repository open. An erasure that was interrupted is finished by the same command. Exit code
     11 if something remains that may go another time, or could not be read; 1 if --verify finds something of the
@@ -274,12 +275,13 @@ def _is_terminal() -> bool:
 def _is_wanted(survey: ErasureSurvey, *, is_asked: bool, is_shown: bool) -> bool:
     if is_shown:
         _print(survey)
-    if not (survey.is_found or survey.unread):
-        return False
     if not is_asked:
         return True
+    question = "Erase all of this for good?"
+    if not (survey.is_found or survey.unread):  # but a backup of before may have the subject
+        question = "Register the subject, so that no restoration brings it back?"
     with interrupts.allowed():
-        return click.confirm("Erase all of this for good?")
+        return click.confirm(question)
 
 
 def _erased(
