@@ -238,9 +238,9 @@ def give_up_erasure(document: ContentRepository, *, is_forced: bool) -> tuple[st
         return left
 
 
-def unfinished_erasure(root: str) -> str:
+def unfinished_erasure(root: str, *, is_named: bool = True) -> str:
     """What to say of an erasure that was begun in the repository at this root and is not finished; empty if there is
-    none. It may be open, and nothing is changed.
+    none. It may be open, and nothing is changed. Whose it is stands in it only if it shall be named: no log has that.
     """
     if not os.path.isdir(root):
         return ""
@@ -248,7 +248,9 @@ def unfinished_erasure(root: str) -> str:
         intent = IntentFile(OsFiles(), root, "").peek()
     except (RepositoryDamaged, FormatTooNew) as error:
         return str(error)
-    return "" if intent is None else begun(intent)
+    if intent is None:
+        return ""
+    return begun(intent if is_named else msgspec.structs.replace(intent, where=dict.fromkeys(intent.where, "VALUE")))
 
 
 def begun(intent: ErasureIntent) -> str:
