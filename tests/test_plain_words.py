@@ -14,7 +14,7 @@ from ullage_agent.kubectl.app import app as plugin
 
 CRDS = Path(__file__).parents[1] / "crds"
 WORDS_MIN = 4
-FRAGMENTS = re.compile(r"(Of|Since|Whom|It|Its|They|What is|Every (\w+ )?of (it|them)|And|Or|Then|With it)\b")
+FRAGMENTS = re.compile(r"(Of|Since|Whom|It|Its|They|What is|Every (\w+ )?of (it|them)|And|Or|With it)\b")
 """How a text begins whose subject is somewhere else."""
 
 

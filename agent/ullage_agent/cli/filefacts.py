@@ -93,7 +93,7 @@ def own_link(name: str, folder: int, facts: FileFacts) -> None:
     if os.geteuid() == 0 and (user, group) != (-1, -1):
         os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
     if facts.modified_nanos is not None:
-        with suppress(OverflowError):
+        with suppress(OverflowError):  # as of a file
             times = (facts.modified_nanos, facts.modified_nanos)
             os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
 

@@ -223,7 +223,7 @@ class TreeFiles(NewFiles):
             return self._directory((*below, name) if name != "." else (), facts)
         if (below, name) in self._tree.files:
             below, folder = self._folder(below)
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):  # somebody took it away already
                 os.unlink(name, dir_fd=folder)
         if facts.type is FileType.LINK and 0 < size <= LINK_BYTES_MAX:
             target = b"".join(content)

@@ -41,12 +41,7 @@ CONTAINERS = option(
     metavar="NAME=DIR",
     help="With --flowfile-repository, a container of the content repository, named as in nifi.properties.",
 )
-FLOW = option(
-    "--flow",
-    metavar="FILE",
-    default="",
-    help="With --flowfile-repository, the file flow.json.gz, which has the names of queues.",
-)
+FLOW = option("--flow", metavar="FILE", default="", help="With --flowfile-repository, flow.json.gz, for queues' names.")
 
 HISTORY = option(
     "--provenance-repository",
@@ -65,12 +60,9 @@ REPLAY = option(
     "--replay",
     type=click.Choice(["keep", "refuse"]),
     default="keep",
-    help="What to do about content that provenance events name: keep it, or set the events aside, so that NiFi "
-    "offers no replay.",
+    help="Keep content that provenance events name, or set the events aside, so that NiFi offers no replay.",
 )
-REWRITE = option(
-    "--rewrite", is_flag=True, help="Afterwards bring together what lives in files of which little is left."
-)
+REWRITE = option("--rewrite", is_flag=True, help="Then bring together what lives in files of which little is left.")
 NOT_RUNNING = option(
     "--not-running",
     is_flag=True,
@@ -90,13 +82,7 @@ def nifi() -> None:
 
 @nifi.command()
 @click.argument("conf", required=False)
-@option(
-    "--files",
-    "listed",
-    type=click.IntRange(0, 100_000),
-    default=10,
-    help="The number of the worst files that are shown.",
-)
+@option("--files", "listed", type=click.IntRange(0, 100_000), default=10, help="How many of the worst files are shown.")
 @json_output
 @FLOWFILES
 @CONTAINERS

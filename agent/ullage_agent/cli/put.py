@@ -11,7 +11,7 @@ from ullage_agent.cli.options import DURATION, PAIR, command, on_repository, opt
 from ullage_agent.cli.output import bar, many, say
 from ullage_agent.cli.sources import Target, put_all, report
 from ullage_agent.cli.syncing import compare
-from ullage_agent.cli.trees import Wanted, gather
+from ullage_agent.cli.trees import WantedOfTree, gather
 
 
 @command()
@@ -69,7 +69,7 @@ def put(
     unchanged = None
     with where.opened() as repository:
         with interrupts.allowed():
-            sources, skipped = gather(paths, Wanted(tree, follow), where.root_directory)
+            sources, skipped = gather(paths, WantedOfTree(tree, follow), where.root_directory)
             if sync:
                 sources, unchanged, changed = compare(repository, queue, sources)
                 if changed:

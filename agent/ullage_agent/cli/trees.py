@@ -29,7 +29,7 @@ class Source(NamedTuple):
     """Whether it is what stood there when its tree was walked, and nothing that a link leads to."""
 
 
-class Wanted(NamedTuple):
+class WantedOfTree(NamedTuple):
     """What of a tree is wanted beside its files. `whole`: directories, and links as they are. `follows`: what links
     lead to, instead of the links.
     """
@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
     follows: bool = False
 
 
-def gather(paths: Iterable[str], wanted: Wanted, repository_root: str = "") -> tuple[list[Source], list[str]]:
+def gather(paths: Iterable[str], wanted: WantedOfTree, repository_root: str = "") -> tuple[list[Source], list[str]]:
     """All that is wanted below the paths, but for a repository's own files; and what was skipped, with the reason."""
     skipped: list[str] = []
     sources: list[Source] = []
@@ -55,7 +55,7 @@ def gather(paths: Iterable[str], wanted: Wanted, repository_root: str = "") -> t
     return sources, skipped
 
 
-def walk(top: str, repository_root: str, skipped: list[str], wanted: Wanted = Wanted()) -> Iterator[Source]:  # noqa: B008
+def walk(top: str, repository_root: str, skipped: list[str], wanted: WantedOfTree = WantedOfTree()) -> Iterator[Source]:  # noqa: B008
     """A tree in a stable order: of each directory its files, by name, then what is below it, and itself at the end.
 
     Whoever takes them out in this order writes into a directory before it gets its time and its permissions.
@@ -88,7 +88,7 @@ def walk(top: str, repository_root: str, skipped: list[str], wanted: Wanted = Wa
 class _Folder:
     """A directory that is being walked. One that can't be listed has nothing in it, and is told."""
 
-    def __init__(self, path: str, below: str, skipped: list[str], wanted: Wanted) -> None:
+    def __init__(self, path: str, below: str, skipped: list[str], wanted: WantedOfTree) -> None:
         self.path = path
         self.below = below
         self._follows = wanted.follows
@@ -133,7 +133,7 @@ def as_text(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _found(entry: "os.DirEntry[str]", below: str, wanted: Wanted, skipped: list[str]) -> Iterator[Source]:
+def _found(entry: "os.DirEntry[str]", below: str, wanted: WantedOfTree, skipped: list[str]) -> Iterator[Source]:
     try:
         kind = stat.S_IFMT(entry.stat(follow_symlinks=wanted.follows).st_mode)
     except OSError as error:
