@@ -1,8 +1,7 @@
 """A node, nginx and a bare receiver in processes of their own, so that client and server do not share an interpreter.
 
-`python -m bench.serving node DIRECTORY SECTIONS LIMITS` serves a new repository there, with fields of its spec's
-sections replaced by those of a JSON object, within limits; `python -m bench.serving receiver` takes bytes and throws
-them away; each until its stdin ends. The first line says where.
+`python -m bench.serving DIRECTORY SECTIONS LIMITS` serves a new repository there, with fields of its spec's
+sections replaced by those of a JSON object, within limits, until its stdin ends. The first line says where.
 """
 
 import json
@@ -43,14 +42,17 @@ def node(
 ) -> Iterator[tuple[Node, int]]:
     """A running node, and its process id; `sections` replace fields of its spec."""
     said = msgspec.json.encode(limits).decode()
-    with _process("node", str(directory), json.dumps(sections), said) as (urls, pid):
+    with _process("bench.serving", str(directory), json.dumps(sections), said) as (urls, pid):
         yield Node(url=urls["http"], flight=urls["flight"], socket=urls["socket"]), pid
 
 
 @contextmanager
 def receiver() -> Iterator[socket.socket]:
     """A connection to a process that receives: `send_whole` gives it something."""
-    with _process("receiver") as (address, _), socket.create_connection(("127.0.0.1", int(address["port"]))) as sock:
+    with (
+        _process("bench.receiver") as (address, _),
+        socket.create_connection(("127.0.0.1", int(address["port"]))) as sock,
+    ):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield sock
 
@@ -88,10 +90,10 @@ def nginx_program() -> str | None:
 
 
 @contextmanager
-def _process(*arguments: str) -> Iterator[tuple[dict[str, str], int]]:
+def _process(module: str, *arguments: str) -> Iterator[tuple[dict[str, str], int]]:
     """One of ours: what it said of itself, and its process id."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bench.serving", *arguments],
+        [sys.executable, "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -110,25 +112,6 @@ def _process(*arguments: str) -> Iterator[tuple[dict[str, str], int]]:
 def _answers(address: tuple[str, int]) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(address) == 0
-
-
-def receive() -> None:
-    """See the module's text: u64 of length, the bytes, then one byte back; from one connection."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    print(json.dumps({"port": str(listener.getsockname()[1])}), flush=True)
-    connection, _ = listener.accept()
-    buffer = memoryview(bytearray(1 << 20))
-    while head := connection.recv(8, socket.MSG_WAITALL):
-        left = int.from_bytes(head, "little")
-        while left:
-            left -= connection.recv_into(buffer[: min(left, len(buffer))])
-        connection.sendall(b"!")
-
-
-def _end_with_stdin() -> None:
-    sys.stdin.read()
-    os._exit(0)
 
 
 def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]], limits: Limits) -> None:
@@ -163,7 +146,4 @@ def serve(directory: Path, sections: dict[str, dict[str, int | bool | str]], lim
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "node":
-        serve(Path(sys.argv[2]), json.loads(sys.argv[3]), msgspec.json.decode(sys.argv[4], type=Limits))
-    else:
-        receive()
+    serve(Path(sys.argv[1]), json.loads(sys.argv[2]), msgspec.json.decode(sys.argv[3], type=Limits))

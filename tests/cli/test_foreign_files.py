@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 
 from tests.cli.test_commands import put, root as root, ullage, ullage_json
 from ullage.beneath import opened_folder, walk
-from ullage_agent.cli import get as module
-from ullage_agent.cli.get import place_of
+from ullage_agent.cli import newfiles as module
+from ullage_agent.cli.newfiles import place_of
 
 
 def taken(root: Path, out: Path, *options: object) -> list[str]:

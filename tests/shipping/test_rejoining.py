@@ -71,3 +71,29 @@ def test_what_a_node_has_alone_is_told_and_brought_over_once(bucket: Place, tmp_
                 assert b"".join(content) == b"alone"
         assert goes_on.queues.find("other").flow_files == 1
     assert before.keys() <= files(tmp_path / "old").keys()
+
+
+def test_nothing_is_brought_to_a_node_that_did_not_adopt_it(bucket: Place, tmp_path: Path) -> None:
+    """Neither to another repository, where nobody looks for it, nor to one that was followed by another itself."""
+    assert bucket.bucket is not None
+    old = document_at(tmp_path / "old", **replicating(bucket))
+    with Running(old) as running, ullage.connect(running.url) as repository:
+        repository.queues.put("q", b"both")
+        until(lambda: has_shipped(repository), "all is shipped")
+        source = ullage.Bucket(url=replication(repository).url, endpoint=bucket.bucket.endpoint)
+    ullage.adopt(source, tmp_path / "first", node="node-2", node_is_off=True)
+    first = document_at(tmp_path / "first", **replicating(bucket))
+    with (
+        Running(first) as running,
+        ullage.connect(running.url) as followed,
+        Running(document_at(tmp_path / "else")) as other,
+        ullage.connect(other.url) as elsewhere,
+    ):
+        ullage.adopt(source, tmp_path / "second", node="node-3", node_is_off=True)
+        followed.queues.put("q", b"alone")
+        until(lambda: replication(followed).state == "fenced", "it is fenced")
+
+        with pytest.raises(InvalidArgument, match="was followed by another itself"):
+            ullage.rejoin(tmp_path / "old", source, followed)
+        with pytest.raises(InvalidArgument, match="name the node that has adopted it"):
+            ullage.rejoin(tmp_path / "old", source, elsewhere)

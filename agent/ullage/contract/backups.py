@@ -69,16 +69,16 @@ class BackupTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """How far an agent is with its part of a backup."""
 
     id: str
-    """The run's name."""
+    """The name of the run that wrote the backup."""
 
     state: TicketState
     """How far the agent is."""
 
     started: Time | None = None
-    """When it began."""
+    """When the agent began with the backup."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the agent was done with the backup."""
 
     generation: Count = 0
     """The number of the generation that was written."""
@@ -99,7 +99,7 @@ class BackupTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """The number of files of which the backup lacks something, because it could not be read."""
 
     message: Annotated[str, Meta(max_length=1024)] = ""
-    """Why it failed, for what it waits, or what the backup lacks."""
+    """Why the backup failed, for what it waits, or what it lacks."""
 
 
 class VerifyRule(ClusterRecord, frozen=True, kw_only=True):
@@ -144,10 +144,10 @@ class VerificationReport(ClusterRecord, frozen=True, kw_only=True):
     """How far the agent is."""
 
     started: Time | None = None
-    """When it began."""
+    """When the agent began with the verification."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the agent was done with the verification."""
 
     generations: Count = 0
     """The number of generations that the backup has."""
@@ -171,11 +171,11 @@ class VerificationReport(ClusterRecord, frozen=True, kw_only=True):
     """The number of files that are missing or not as they were written."""
 
     message: Annotated[str, Meta(max_length=1024)] = ""
-    """What is damaged, why it failed, or for what it waits."""
+    """Why the verification waits or failed, or what is damaged."""
 
 
 class BackupSpec(ClusterRecord, frozen=True, kw_only=True):
-    """What is backed up, whereto and when."""
+    """The backup that is wanted: of what, whereto and when."""
 
     repository: RepositoryName
     """The name of the ContentRepository, in the same namespace. Immutable."""
@@ -247,7 +247,7 @@ class VerificationStatus(ClusterRecord, frozen=True, kw_only=True):
     """When the next verification is due. Null if it follows a backup, or if none is."""
 
     asked_since: Time | None = None
-    """Since when spec.verify asks for verifications. Null while it does not."""
+    """The time since which spec.verify asks for verifications. Null while it does not."""
 
     last_completed: Time | None = None
     """The time for which the last verification was due in which every node's backup was read."""

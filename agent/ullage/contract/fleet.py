@@ -310,7 +310,7 @@ class OutOfReach(ClusterRecord, frozen=True, kw_only=True):
     """The bytes of content on the node that something points at, as its agent last said."""
 
     message: Annotated[str, Meta(max_length=1024)] = ""
-    """What is known of it, in the words of the agent, its pod or its node."""
+    """The reason why it is not served, in the words of the agent, its pod or its node."""
 
 
 class RepositoryStatus(ClusterRecord, frozen=True, kw_only=True):

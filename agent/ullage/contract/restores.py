@@ -60,10 +60,10 @@ class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """How far the agent is. Refused: a repository was there already."""
 
     started: Time | None = None
-    """When it began."""
+    """When the agent began with the restoration."""
 
     ended: Time | None = None
-    """When it ended."""
+    """When the agent was done with the restoration."""
 
     generation: Count = 0
     """The number of the backup's generation that was brought back."""
@@ -78,11 +78,11 @@ class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
     """The number of FlowFiles and handles that the backup has without their content."""
 
     message: Annotated[str, Meta(max_length=1024)] = ""
-    """Why it failed, for what it waits, or what the backup lacks."""
+    """Why the backup failed, for what it waits, or what it lacks."""
 
 
 class RestoreSpec(ClusterRecord, frozen=True, kw_only=True):
-    """What is brought back, and where. Immutable."""
+    """The restoration that is wanted: of what, and where. Immutable."""
 
     repository: RepositoryName
     """The name of the ContentRepository, in the same namespace; it may be made later than this."""

@@ -85,13 +85,13 @@ class TicketReport(ClusterRecord, frozen=True, kw_only=True):
     """What became of a ticket."""
 
     id: str
-    """The ticket's name."""
+    """The name of the ticket that is reported."""
 
     run: str = ""
     """The ReclamationRun that asked for the ticket. Empty if the windows gave it."""
 
     run_uid: str = ""
-    """The uid of that ReclamationRun."""
+    """The uid of the ReclamationRun that asked for the ticket."""
 
     state: TicketState
     """How far the agent is with the ticket."""

@@ -248,22 +248,19 @@ def give_up_erasure(document: ContentRepository, *, is_forced: bool) -> tuple[st
         return left
 
 
-def unfinished_erasure(root: str) -> str:
+def unfinished_erasure(root: str, *, is_named: bool = True) -> str:
     """What to say of an erasure that was begun in the repository at this root and is not finished; empty if there is
-    none. It may be open, and nothing is changed.
+    none. It may be open, and nothing is changed. Whose it is stands in it only if it shall be named: no log has that.
     """
     if not os.path.isdir(root):
         return ""
+    if not is_named:
+        return told_unfinished(OsFiles(), os.path.abspath(root))
     try:
         intent = IntentFile(OsFiles(), root, "").peek()
     except (RepositoryDamaged, FormatTooNew) as error:
         return str(error)
     return "" if intent is None else begun(intent)
-
-
-def erasure_to_finish(root: str) -> str:
-    """The same of one that this process has open, for whoever reads a log: without the subject's values."""
-    return told_unfinished(OsFiles(), os.path.abspath(root))
 
 
 def begun(intent: ErasureIntent) -> str:

@@ -70,6 +70,8 @@ def rejoin_from(
     identity = read_identity(files, root)
     if identity.repository != share.share:
         raise InvalidArgument(f"{root} holds repository {identity.repository}, and {share.place.name} is another's")
+    if to is not None:
+        _require_adopter(to, identity)
     with closing(lock_repository(files, root)):
         parted = _parted(files, root, share, identity)
     alone = parted.alone()
@@ -89,6 +91,20 @@ def rejoin_from(
         brought=brought,
         lost=lost,
     )
+
+
+def _require_adopter(to: Repository, identity: RepositoryIdentity) -> None:
+    """InvalidArgument unless this is the same repository, and goes on: elsewhere nobody looks for what is brought, and
+    what is put to one that was followed itself is a divergent tail once more.
+    """
+    state = to.state()
+    if state.repository != identity.repository:
+        raise InvalidArgument(
+            f"the node {state.node} has repository {state.repository}, and {identity.repository} is to be brought "
+            "over: name the node that has adopted it"
+        )
+    if state.replication is not None and state.replication.state == "fenced":
+        raise InvalidArgument(f"the node {state.node} was followed by another itself: name the one that goes on")
 
 
 def _parted(files: Files, root: str, share: FoundShare, identity: RepositoryIdentity) -> _Parted:

@@ -16,11 +16,21 @@ from ullage_agent.cli.output import bar, many, print_json, say, size, tell
 @click.argument("source", metavar="SRC", help="A share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it.")
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
 @option(
-    "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
+    "--container",
+    "containers",
+    type=PAIR,
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Place this container at another path below ROOT.",
 )
-@option("--node-is-off", is_flag=True, help="The node that wrote it is off: wait for no lease of its.")
-@option("--check", is_flag=True, help="Read everything once more before it is served, and not behind that.")
-@option("--node", default="", metavar="NAME", help="Who adopts it, as others are told; else this machine's name.")
+@option("--node-is-off", is_flag=True, help="Say that the node that wrote it is off: nobody waits for its lease then.")
+@option("--check", is_flag=True, help="Read everything once more before the repository is served, and not while it is.")
+@option(
+    "--node",
+    default="",
+    metavar="NAME",
+    help="The name under which others are told who adopts it. The default is this machine's name.",
+)
 @on_bucket
 @json_output
 def adopt(

@@ -47,8 +47,10 @@ class _Settings:
 
 
 @command()
-@from_environment("FILE", "--config", required=True, help="The ContentRepository, mounted by the operator.")
-@from_environment("NAME", "--node", required=True, help="This node's name.")
+@from_environment(
+    "FILE", "--config", required=True, help="The file of the ContentRepository, which the operator mounts."
+)
+@from_environment("NAME", "--node", required=True, help="The name of this node in the cluster.")
 def agent(config: Path, node: str) -> None:
     """Serve a repository as one node of a cluster. It reclaims with tickets only, and reports to the operator."""
     from ullage_agent.node.certificate import NodeCertificate

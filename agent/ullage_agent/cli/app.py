@@ -28,7 +28,7 @@ class Listed(NamedTuple):
 COMMANDS: Final = {
     "init": Listed(CONTENT, "upkeep", "Make an empty repository."),
     "put": Listed(CONTENT, "put", "Store content: each file becomes a FlowFile of a queue, or a handle."),
-    "get": Listed(CONTENT, "get", "Read content."),
+    "get": Listed(CONTENT, "get", "Read the content of FlowFiles and handles."),
     "ls": Listed(CONTENT, "listing", "List queues, FlowFiles, resource claims or handles."),
     "drop": Listed(CONTENT, "upkeep", "Remove all FlowFiles of a queue, or delete a handle."),
     "undelete": Listed(CONTENT, "upkeep", "Bring a deleted handle back."),
@@ -42,7 +42,7 @@ COMMANDS: Final = {
     "serve": Listed(SERVICE, "serve", "Serve a repository over HTTP until Ctrl-C or SIGTERM."),
     "agent": Listed(SERVICE, "agent", "Serve a repository as one node of a cluster."),
     "token": Listed(SERVICE, "serve", "Make a bearer token for a service."),
-    "provenance": Listed(OTHER, "provenance", "What happened to FlowFiles: query, show, lineage, replay."),
+    "provenance": Listed(OTHER, "provenance", "Tell what happened to FlowFiles: query, show, lineage, replay."),
     "spark": Listed(OTHER, "spark", "Ask and plan over a whole fleet, with Spark."),
     "unavailable": Listed(OTHER, "unavailable", "Retry or drop contents that can't be read."),
     "set-aside": Listed(OTHER, "set_aside", "Drop records that can't be used."),

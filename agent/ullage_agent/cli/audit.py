@@ -12,9 +12,17 @@ from ullage_agent.service.audit import AuditLine, lines_of
 
 
 @command()
-@option("--who", default="", help="Only of the principal of this name.")
-@option("--what", default="", help="Only lines that have this text in operation, path or document, ids, or reason.")
-@option("--since", "since_millis", type=DURATION, default="0s", help="Only of the last so long; 0s: all there are.")
+@option("--who", default="", help="Show only lines of the principal of this name.")
+@option(
+    "--what", default="", help="Show only lines that have this text in operation, path or document, ids, or reason."
+)
+@option(
+    "--since",
+    "since_millis",
+    type=DURATION,
+    default="0s",
+    help="Show only lines of this last stretch of time, such as 24h; 0s shows all there are.",
+)
 @json_output
 @on_files
 def audit(where: ChosenRepository, who: str, what: str, since_millis: int, as_json: bool) -> None:

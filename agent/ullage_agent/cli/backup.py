@@ -167,7 +167,7 @@ def list_generations(where: ChosenRepository, source: str | Bucket, as_json: boo
 
 @backup.command()
 @click.argument("source", metavar="SRC", help="A share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it.")
-@option("--last", type=click.IntRange(1), default=20, metavar="N", help="The newest N of them.")
+@option("--last", type=click.IntRange(1), default=20, metavar="N", help="Show only the newest N points.")
 @on_bucket
 @json_output
 def points(source: str | Bucket, last: int, as_json: bool) -> None:
@@ -187,15 +187,15 @@ def points(source: str | Bucket, last: int, as_json: bool) -> None:
 
 @backup.command()
 @click.argument("source", metavar="SRC", help=SOURCE)
-@option("--generation", type=int, metavar="N", help="This one alone; else all.")
+@option("--generation", type=int, metavar="N", help="Verify this generation alone. The default is all.")
 @option(
     "--sample",
     type=ShareOption(),
     default="100%",
     metavar="SHARE",
-    help="Read so much of it, such as 5%; look for all.",
+    help="Read only this share of the files, such as 5%; look for all of them.",
 )
-@option("--seed", type=int, metavar="N", help="Read the files that this number draws; else others each time.")
+@option("--seed", type=int, metavar="N", help="Draw the sample by this number. Without it each run draws another.")
 @on_bucket
 @on_service
 def verify(where: ChosenRepository, source: str | Bucket, as_json: bool, **asked: Any) -> None:
@@ -256,7 +256,12 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 @click.argument("source", metavar="SRC", help=BACKUP_OR_SHARE)
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
 @option(
-    "--container", "containers", type=PAIR, metavar="NAME=PATH", multiple=True, help="Another path below ROOT for it."
+    "--container",
+    "containers",
+    type=PAIR,
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Place this container at another path below ROOT.",
 )
 @option(
     "--generation",
@@ -264,17 +269,24 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
     metavar="N",
     help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
 )
-@option("--at", "at_millis", callback=time_option, metavar="TIME", default="", help=f"As it was then: {FORMS}")
+@option(
+    "--at",
+    "at_millis",
+    callback=time_option,
+    metavar="TIME",
+    default="",
+    help=f"Restore the state of this moment, {FORMS}.",
+)
 @option(
     "--register",
     "registers",
     type=FILE,
     metavar="FILE",
     multiple=True,
-    help="Erase whom this register of erasures names; may be said again.",
+    help="Erase whom this register of erasures names; may be repeated.",
 )
-@option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
-@option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
+@option("--queue", "queues", metavar="NAME", multiple=True, help="Restore only this queue; may be repeated.")
+@option("--id", "ids", metavar="ID", multiple=True, help="Restore only this FlowFile or handle; may be repeated.")
 @on_bucket
 @json_output
 def restore(

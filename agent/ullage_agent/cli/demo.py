@@ -33,8 +33,8 @@ from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.options import FILE, command, json_output, option
 from ullage_agent.cli.output import bar, console, many, print_json, say, size, table, visible
-from ullage_agent.cli.sources import Source, source_of, walk
 from ullage_agent.cli.space import run_to_the_end, survey_document, survey_table
+from ullage_agent.cli.trees import Source, source_of, walk
 
 INDENT = (0, 0, 0, 3)
 CAPACITY_MIN_BYTES = 1 << 30
@@ -87,18 +87,26 @@ class Outcome:
 
 
 @command()
-@option("--dir", "directory", type=FILE, default=Path("demo"), help="A folder that does not exist yet.")
+@option("--dir", "directory", type=FILE, default=Path("demo"), help="Work in this folder, which must not exist yet.")
 @option(
     "--tree",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Files to ingest; default: the standard library of this Python.",
+    help="Ingest the files of this tree. The default is the standard library of this Python.",
 )
 @option(
-    "--large-mb", type=click.IntRange(min=0), metavar="N", default=300, help="Size of one more file, made for the demo."
+    "--large-mb",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=300,
+    help="The size in MB of one more file, which is made for the demo.",
 )
-@option("--kills", type=click.IntRange(min=0), metavar="N", default=3, help="How often a writing process is killed.")
-@option("--keep", is_flag=True, help="Leave the folder, to look around in it.")
-@option("--serve", is_flag=True, help="Then serve it: until Ctrl-C on a terminal, else for a moment.")
+@option(
+    "--kills", type=click.IntRange(min=0), metavar="N", default=3, help="How often a process that writes is killed."
+)
+@option("--keep", is_flag=True, help="Leave the folder there, to look around in it.")
+@option(
+    "--serve", is_flag=True, help="Serve the repository afterwards: until Ctrl-C on a terminal, otherwise for a moment."
+)
 @json_output
 def demo(directory: Path, tree: Path | None, large_mb: int, kills: int, keep: bool, serve: bool, as_json: bool) -> None:
     """Ingest real files, drop, reclaim, get killed, recover, and verify every byte."""

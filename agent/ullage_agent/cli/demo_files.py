@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from ullage.streams import PIECE_BYTES
-from ullage_agent.cli.sources import Source, walk
+from ullage_agent.cli.trees import Source, walk
 
 if TYPE_CHECKING:
     from ullage import Session

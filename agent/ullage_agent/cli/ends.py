@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import click
@@ -16,8 +16,11 @@ def plain_ends(program: str = "ullage") -> Iterator[None]:
     """What ends a command early is told in a line, and is its exit code."""
     try:
         yield
-    except (KeyboardInterrupt, click.Abort):  # Click would say 1, with which `check` says that it found problems
-        raise _interrupted() from None
+    except (
+        KeyboardInterrupt,
+        click.Abort,
+    ) as error:  # Click would say 1, with which `check` says that it found problems
+        raise _interrupted(getattr(error, "__notes__", ())) from None
     except BrokenPipeError:
         _discard_output()
         raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
@@ -37,9 +40,9 @@ def plain_ends(program: str = "ullage") -> Iterator[None]:
         raise click.exceptions.Exit(code) from error
 
 
-def _interrupted() -> click.exceptions.Exit:
-    """How a command ends after Ctrl-C."""
-    say("interrupted")
+def _interrupted(notes: Iterable[str]) -> click.exceptions.Exit:
+    """How a command ends after Ctrl-C, with what it says of the work so far."""
+    say("\n".join(("interrupted", *notes)))
     return click.exceptions.Exit(ExitCode.INTERRUPTED)
 
 

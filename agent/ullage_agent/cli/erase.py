@@ -64,8 +64,15 @@ class KeptElsewhere(NamedTuple):
     metavar="ATTRIBUTE=VALUE",
     help="The subject has this attribute.",
 )
-@option("--and", "others", type=PAIR, multiple=True, metavar="ATTRIBUTE=VALUE", help="And this one; may be repeated.")
-@option("--dry-run", is_flag=True, help="Only look, and show what there is.")
+@option(
+    "--and",
+    "others",
+    type=PAIR,
+    multiple=True,
+    metavar="ATTRIBUTE=VALUE",
+    help="The subject has this attribute as well; may be repeated.",
+)
+@option("--dry-run", is_flag=True, help="Change nothing, and show what there is of the subject.")
 @option("--yes", is_flag=True, help="Erase without asking; with --give-up: whatever is left.")
 @option(
     "--certificate", type=NEW_FILE, metavar="FILE", help="Write a signed certificate of what was done to a new file."
@@ -101,9 +108,9 @@ def erase(
     A subject is whatever has all the attributes that are said. Its FlowFiles and handles go wherever they stand, and
     with them their contents, as far as nobody else needs them, what provenance tells of them, the remembered answers
     that name them, and further copies in log, snapshot, runs and swap files. What there is is shown first, and a
-    question asked. Where there is nothing the subject is registered all the same, as a backup may have it. What could
-    not be done, and what can't be promised, is said at the end. A register of digests, which each later backup has, and
-    a --register FILE, too, keeps restorations from bringing it back. See docs/erasure.md.
+    question asked. What could not be done, and what can't be promised, is said at the end. A register of digests, which
+    each later backup has, and a --register FILE, too, keeps restorations from bringing it back, also where nothing was
+    found. See docs/erasure.md.
 
     No service may have the repository open. An erasure that was interrupted is finished by the same command. Exit code
     11 if something remains that may go another time, or could not be read; 1 if --verify finds something of the
@@ -285,8 +292,8 @@ def _is_wanted(survey: ErasureSurvey, *, is_asked: bool, is_shown: bool) -> bool
     if not is_asked:
         return True
     question = "Erase all of this for good?"
-    if not (survey.is_found or survey.unread):
-        question = "Register the subject all the same, so that no restoration brings it back?"
+    if not (survey.is_found or survey.unread):  # but a backup of before may have the subject
+        question = "Register the subject, so that no restoration brings it back?"
     with interrupts.allowed():
         return click.confirm(question)
 

@@ -35,10 +35,12 @@ class Kind(enum.StrEnum):
 
 @command()
 @click.argument("kind", type=OneOf(Kind), default=Kind.QUEUES, help="What to list.")
-@option("--queue", "-q", metavar="NAME", help="Only FlowFiles of this queue.")
-@option("--unavailable", is_flag=True, help="FlowFiles and handles whose content can't be read, and why.")
-@option("--set-aside", is_flag=True, help="Records that can't be used, and why.")
-@option("--limit", "-n", type=click.IntRange(min=0), metavar="N", default=50, help="At most so many; 0 lists all.")
+@option("--queue", "-q", metavar="NAME", help="List only the FlowFiles of this queue.")
+@option("--unavailable", is_flag=True, help="List FlowFiles and handles whose content can't be read, and why.")
+@option("--set-aside", is_flag=True, help="List records that can't be used, and why.")
+@option(
+    "--limit", "-n", type=click.IntRange(min=0), metavar="N", default=50, help="List at most this many; 0 lists all."
+)
 @on_repository
 def ls(
     where: ChosenRepository,

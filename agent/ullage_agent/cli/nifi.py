@@ -31,7 +31,7 @@ USES = {
 }
 
 FLOWFILES = option(
-    "--flowfile-repository", metavar="DIR", help="Instead of CONF: the directory of the FlowFile repository."
+    "--flowfile-repository", metavar="DIR", help="Instead of CONF, the directory of the FlowFile repository."
 )
 CONTAINERS = option(
     "--content-repository",
@@ -39,27 +39,34 @@ CONTAINERS = option(
     type=PAIR,
     multiple=True,
     metavar="NAME=DIR",
-    help="With --flowfile-repository: a container of the content repository, named as in nifi.properties.",
+    help="With --flowfile-repository, a container of the content repository, named as in nifi.properties.",
 )
-FLOW = option("--flow", metavar="FILE", default="", help="With --flowfile-repository: flow.json.gz, for queues' names.")
+FLOW = option("--flow", metavar="FILE", default="", help="With --flowfile-repository, flow.json.gz, for queues' names.")
 
 HISTORY = option(
     "--provenance-repository",
     "history",
     multiple=True,
     metavar="DIR",
-    help="With --flowfile-repository: a directory of the provenance repository.",
+    help="With --flowfile-repository, a directory of the provenance repository.",
 )
-NO_HISTORY = option("--no-provenance", "no_history", is_flag=True, help="The same: NiFi keeps none, or only in memory.")
+NO_HISTORY = option(
+    "--no-provenance",
+    "no_history",
+    is_flag=True,
+    help="With --flowfile-repository, say that NiFi keeps no provenance, or only in memory.",
+)
 REPLAY = option(
     "--replay",
     type=click.Choice(["keep", "refuse"]),
     default="keep",
-    help="Of what provenance events name: keep the content, or set the events aside, so that NiFi offers no replay.",
+    help="Keep content that provenance events name, or set the events aside, so that NiFi offers no replay.",
 )
-REWRITE = option("--rewrite", is_flag=True, help="And then bring together what lives in files of which little is left.")
+REWRITE = option("--rewrite", is_flag=True, help="Then bring together what lives in files of which little is left.")
 NOT_RUNNING = option(
-    "--not-running", is_flag=True, help="No NiFi has these repositories, although it did not close its journal."
+    "--not-running",
+    is_flag=True,
+    help="Say that no NiFi has these repositories open, although their journal was not closed.",
 )
 
 
@@ -75,7 +82,7 @@ def nifi() -> None:
 
 @nifi.command()
 @click.argument("conf", required=False)
-@option("--files", "listed", type=click.IntRange(0, 100_000), default=10, help="How many of the worst files are told.")
+@option("--files", "listed", type=click.IntRange(0, 100_000), default=10, help="How many of the worst files are shown.")
 @json_output
 @FLOWFILES
 @CONTAINERS
@@ -107,13 +114,18 @@ def survey(
 
 @nifi.command()
 @click.argument("conf", required=False)
-@option("--listen", required=True, metavar="HOST:PORT", help="Where Prometheus finds the metrics: 127.0.0.1:9464.")
-@option("--every", type=DURATION, default="60s", help="How often to look.")
+@option(
+    "--listen",
+    required=True,
+    metavar="HOST:PORT",
+    help="The address at which Prometheus finds the metrics, such as 127.0.0.1:9464.",
+)
+@option("--every", type=DURATION, default="60s", help="The time between two looks at the repositories.")
 @option(
     "--queues",
     type=click.IntRange(0, 1_000),
     default=20,
-    help="How many queues have series of their own; others have one.",
+    help="The number of queues that have series of their own; the others share one.",
 )
 @FLOWFILES
 @CONTAINERS
@@ -145,15 +157,24 @@ def watch(
 @nifi.command()
 @click.argument("conf", required=False)
 @option(
-    "--free", "goal", type=SIZE, metavar="SIZE", help="Tell the fewest FlowFiles whose leaving frees so much: 10Gi."
+    "--free",
+    "goal",
+    type=SIZE,
+    metavar="SIZE",
+    help="Show the fewest FlowFiles whose leaving frees this much, such as 10Gi.",
 )
 @option(
     "--tails",
     is_flag=True,
     help="With --free: count dead ends of files too, which NiFi 2.10 and later may cut off (see docs/nifi.md).",
 )
-@option("--files", type=click.IntRange(0, 100_000), default=10, help="How many files are told.")
-@option("--flowfiles", type=click.IntRange(0, 1_000_000), default=5, help="How many FlowFiles of each file are told.")
+@option("--files", type=click.IntRange(0, 100_000), default=10, help="The number of files that are shown.")
+@option(
+    "--flowfiles",
+    type=click.IntRange(0, 1_000_000),
+    default=5,
+    help="The number of FlowFiles of each file that are shown.",
+)
 @option(
     "--parquet", type=FILE, metavar="FILE", help="Write all FlowFiles that pin a file to this new file, a row each."
 )
@@ -212,7 +233,7 @@ def pins(
 @click.argument("conf", required=False)
 @REPLAY
 @REWRITE
-@option("--files", type=click.IntRange(0, 100_000), default=10, help="How many files are told.")
+@option("--files", type=click.IntRange(0, 100_000), default=10, help="The number of files that are shown.")
 @json_output
 @FLOWFILES
 @CONTAINERS
@@ -333,7 +354,7 @@ def undo(
 
 @nifi.command("import")
 @click.argument("places", nargs=-1, metavar="[CONF] TARGET", required=True)
-@option("--dry-run", is_flag=True, help="Only show what would come, and what would be left out.")
+@option("--dry-run", is_flag=True, help="Change nothing, and show what would come and what would be left out.")
 @NOT_RUNNING
 @json_output
 @FLOWFILES

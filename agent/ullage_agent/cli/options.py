@@ -105,19 +105,26 @@ _of_service = functools.partial(from_environment, section=SERVICE)
 _of_bucket = functools.partial(option, section=BUCKET, show_envvar=True)  # by the names that Amazon's tools go by
 
 OF_FILES: Final = (
-    _of_files("DIR", "--root", "-r", help="The repository's directory, with the default settings."),
+    _of_files("DIR", "--root", "-r", help="The repository's directory; its settings are the defaults."),
     _of_files(
-        "FILE", "--config", "-c", help="A ContentRepository YAML: where it lies, how it is set (docs/configuration.md)."
+        "FILE",
+        "--config",
+        "-c",
+        help="A ContentRepository as YAML: where the repository lies, and its settings (docs/configuration.md).",
     ),
 )
 
 OF_SERVICE: Final = (
-    _of_service("URL", "--url", help="A running service instead of a repository's files: http://127.0.0.1:8480/"),
     _of_service(
-        "FILE", "--token-file", help="With --url: a file with the token to show, as `ullage token` printed it."
+        "URL",
+        "--url",
+        help="Ask the service at this URL, such as http://127.0.0.1:8480/, instead of opening a repository's files.",
     ),
+    _of_service("FILE", "--token-file", help="With --url, show the token in this file, as `ullage token` printed it."),
     _of_service(
-        "FILE", "--ca", help="With --url: who signed the service's certificate; else the authorities of the system."
+        "FILE",
+        "--ca",
+        help="With --url, the file of the authority that signed the service's certificate, unless the system knows it.",
     ),
 )
 
@@ -126,20 +133,20 @@ OF_BUCKET: Final = (
         "--endpoint",
         metavar="URL",
         envvar=["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"],
-        help="A server that is not Amazon's, https://HOST:PORT.",
+        help="The URL of a server that is not Amazon's, https://HOST:PORT.",
     ),
     _of_bucket(
         "--region",
         metavar="NAME",
         envvar=["AWS_REGION", "AWS_DEFAULT_REGION"],
-        help="The bucket's; else us-east-1.",
+        help="The region of the bucket. The default is us-east-1.",
     ),
     _of_bucket(
         "--ca-file",
         type=FILE,
         metavar="FILE",
         envvar="AWS_CA_BUNDLE",
-        help="Who signed the server's certificate; the authorities of the system are believed as well.",
+        help="The file of the authority that signed the server's certificate, unless the system knows it.",
     ),
     _of_bucket(
         "--credentials-file",
@@ -152,15 +159,19 @@ OF_BUCKET: Final = (
     _of_bucket(
         "--encryption",
         metavar="KIND",
-        help="Have the server encrypt what is written: AES256 or aws:kms; else as the bucket's rule is.",
+        help="Have the server encrypt what is written: AES256 or aws:kms. The default is what the bucket's rule says.",
     ),
-    _of_bucket("--encryption-key", metavar="ID", help="With aws:kms: which key; else the account's."),
+    _of_bucket(
+        "--encryption-key", metavar="ID", help="With aws:kms, the id of the key. The default is the account's key."
+    ),
 )
 
 BUCKET_NAMES: Final = ("endpoint", "region", "ca_file", "credentials_file", "encryption", "encryption_key")
 """Those, as fields of a Bucket."""
 
-json_output: Final = option("--json", "as_json", is_flag=True, help="One JSON document on stdout; sizes in bytes.")
+json_output: Final = option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document on stdout, with sizes in bytes."
+)
 
 
 def on_files(function: Function) -> Function:

@@ -34,25 +34,53 @@ class Picture(enum.StrEnum):
 
 @click.group(cls=Group)
 def provenance() -> None:
-    """What happened to FlowFiles: query, show, lineage, replay."""
+    """Tell what happened to FlowFiles: query, show, lineage, replay."""
 
 
 @provenance.command()
-@option("--type", "-t", "types", metavar="TYPE", multiple=True, help="Only these types.")
-@option("--uuid", "-u", "flow_file", metavar="UUID", default="", help="Events of this FlowFile.")
-@option("--related", metavar="UUID", multiple=True, help="Its events, and those that name it as parent or child.")
-@option("--component", metavar="NAME", default="", help="By this component.")
-@option("--relationship", metavar="NAME", default="", help="Along this relationship.")
-@option("--filename", metavar="NAME", default="", help="With this file name.")
-@option("--attribute", "-a", "attributes", type=PAIR, multiple=True, help="With it after the event.")
-@option("--since", "since_millis", callback=time_option, metavar="TIME", default="", help=FORMS)
-@option("--until", "until_millis", callback=time_option, metavar="TIME", default="", help="Before then.")
-@option("--min-size", "size_min", type=SIZE, help="Content of so many bytes or more, like 1Mi.")
-@option("--max-size", "size_max", type=SIZE, help="Content of so many bytes or fewer.")
-@option("--after", metavar="N", type=int, default=0, help="Only later events than this sequence number.")
-@option("--before", metavar="N", type=int, help="Only earlier events than this sequence number.")
-@option("--newest", "newest_first", is_flag=True, help="The newest first.")
-@option("--limit", "-n", type=int, metavar="N", default=50, help="At most so many.")
+@option("--type", "-t", "types", metavar="TYPE", multiple=True, help="Find only events of this type; may be repeated.")
+@option("--uuid", "-u", "flow_file", metavar="UUID", default="", help="Find only events of this FlowFile.")
+@option(
+    "--related",
+    metavar="UUID",
+    multiple=True,
+    help="Find events of this FlowFile, and those that name it as parent or child.",
+)
+@option("--component", metavar="NAME", default="", help="Find only events of this component.")
+@option("--relationship", metavar="NAME", default="", help="Find only events along this relationship.")
+@option("--filename", metavar="NAME", default="", help="Find only events of FlowFiles with this file name.")
+@option(
+    "--attribute",
+    "-a",
+    "attributes",
+    type=PAIR,
+    multiple=True,
+    help="Find only events after which the FlowFile has this attribute; may be repeated.",
+)
+@option(
+    "--since",
+    "since_millis",
+    callback=time_option,
+    metavar="TIME",
+    default="",
+    help=f"Find only events since this time, {FORMS}.",
+)
+@option(
+    "--until",
+    "until_millis",
+    callback=time_option,
+    metavar="TIME",
+    default="",
+    help="Find only events before this time, said in the same way.",
+)
+@option(
+    "--min-size", "size_min", type=SIZE, help="Find only events whose content has this many bytes or more, such as 1Mi."
+)
+@option("--max-size", "size_max", type=SIZE, help="Find only events whose content has this many bytes or fewer.")
+@option("--after", metavar="N", type=int, default=0, help="Find only events with a greater sequence number.")
+@option("--before", metavar="N", type=int, help="Find only events with a smaller sequence number.")
+@option("--newest", "newest_first", is_flag=True, help="Show the newest events first.")
+@option("--limit", "-n", type=int, metavar="N", default=50, help="Show at most this many events.")
 @on_repository
 def query(where: ChosenRepository, as_json: bool, attributes: tuple[tuple[str, str], ...], **conditions: Any) -> None:
     """Search events, in order. All conditions that are given must hold."""
@@ -78,8 +106,8 @@ def query(where: ChosenRepository, as_json: bool, attributes: tuple[tuple[str, s
 
 @provenance.command()
 @EVENT
-@option("--content", is_flag=True, help="Write its content to stdout instead.")
-@option("--before", is_flag=True, help="With --content: what it was before.")
+@option("--content", is_flag=True, help="Write the event's content to stdout instead.")
+@option("--before", is_flag=True, help="With --content, write what the content was before the event.")
 @on_repository
 def show(where: ChosenRepository, event: str, content: bool, before: bool, as_json: bool) -> None:
     """Show everything an event says, and whether it can be replayed."""
@@ -104,11 +132,18 @@ def show(where: ChosenRepository, event: str, content: bool, before: bool, as_js
     "--way",
     type=OneOf(LineageDirection),
     default=LineageDirection.BOTH,
-    help="Look for what it came from, what became of it, or both.",
+    help="Look for what the FlowFile came from, for what became of it, or for both.",
 )
-@option("--depth", type=int, metavar="N", default=100, help="So many generations at most.")
-@option("--limit", "-n", type=int, metavar="N", default=1_000, help="So many events at most.")
-@option("--format", "-f", "form", type=OneOf(Picture), default=Picture.TABLE, help="How to draw it.")
+@option("--depth", type=int, metavar="N", default=100, help="Follow at most this many generations.")
+@option("--limit", "-n", type=int, metavar="N", default=1_000, help="Show at most this many events.")
+@option(
+    "--format",
+    "-f",
+    "form",
+    type=OneOf(Picture),
+    default=Picture.TABLE,
+    help="The format in which the lineage is drawn.",
+)
 @option("--output", "-o", type=FILE, metavar="PATH", help="Write the picture to this file.")
 @on_repository
 def lineage(
@@ -141,7 +176,13 @@ def lineage(
 
 @provenance.command()
 @EVENT
-@option("--queue", "-q", metavar="NAME", default="", help="Where to, if not where it came from.")
+@option(
+    "--queue",
+    "-q",
+    metavar="NAME",
+    default="",
+    help="Put the FlowFile into this queue. The default is the queue it came from.",
+)
 @on_repository
 def replay(where: ChosenRepository, event: str, queue: str, as_json: bool) -> None:
     """Put a FlowFile back into its queue, as it was before an event."""

@@ -20,7 +20,11 @@ from ullage_agent.cli.output import many, print_json, say, size, tell
 @click.argument(
     "source", metavar="SRC", help="Its share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it."
 )
-@option("--to", metavar="URL", help="Bring it over to the node that goes on there. Without it, it is only told.")
+@option(
+    "--to",
+    metavar="URL",
+    help="Bring it over to the node that goes on at this URL. Without this option it is only shown.",
+)
 @on_bucket
 @json_output
 def rejoin(root: Path, source: str | Bucket, to: str | None, as_json: bool) -> None:

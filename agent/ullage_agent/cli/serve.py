@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 
 @command()
-@option("--init", "make", is_flag=True, help="Make the repository if there is none; else that is an error.")
-@from_environment("NAME", "--node", default="", help="This node's name in handles; else the host's.")
+@option(
+    "--init", "make", is_flag=True, help="Make the repository if there is none. Without this option that is an error."
+)
+@from_environment(
+    "NAME", "--node", default="", help="The name of this node, which its handles carry. The default is the host's."
+)
 @option(
     "--disk-to-live",
     type=click.FloatRange(1, 100, min_open=True),
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 @option(
     "--max-dead-age",
     type=DURATION,
-    help="The same so that no byte is dead for longer: spec.compaction.goal.maxDeadAge.",
+    help="Give space back so that no byte is dead for longer than this: spec.compaction.goal.maxDeadAge.",
 )
 @option(
     "--replicate-to",
@@ -77,7 +81,13 @@ def serve(
     required=True,
     help="What it allows: a right such as content:get, content for all of its verbs, a role, or *; repeatable.",
 )
-@option("--for", "expires_in", type=DURATION, default="2160h", help="How long it is good; 0s: for ever.")
+@option(
+    "--for",
+    "expires_in",
+    type=DURATION,
+    default="2160h",
+    help="How long the token is good; 0s makes one that is good for ever.",
+)
 def token(file: Path, name: str, rights: tuple[str, ...], expires_in: int) -> None:
     """Make a bearer token for a service. Its hash goes into FILE; the token itself is printed, and stored nowhere."""
     from ullage_agent.service.tokens import add_line, line_of, new_token

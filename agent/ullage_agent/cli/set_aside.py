@@ -14,7 +14,7 @@ def set_aside() -> None:
 
 @set_aside.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...", help="Which to give up.")
-@option("--accept-loss", is_flag=True, help="The FlowFiles that were set aside with them are lost.")
+@option("--accept-loss", is_flag=True, help="Accept that the FlowFiles that were set aside with the records are lost.")
 @on_repository
 def drop(where: ChosenRepository, ids: tuple[str, ...], accept_loss: bool, as_json: bool) -> None:
     """Give up records that were set aside, and the FlowFiles that went with them. Their space is given back."""

@@ -1,23 +1,26 @@
-"""What is put: files, directory trees and stdin, gathered, read and handed to a target piece by piece."""
+"""How it is put: files and stdin are read, and handed to a target piece by piece."""
 
 import contextlib
+import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ullage.errors import QueueNotFound
+from ullage.errors import BackPressure, QueueNotFound
 from ullage.streams import PIECE_BYTES
-from ullage_agent.cli.failures import message_of
+from ullage_agent.cli.filefacts import FileType
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.output import Bar, console, many, print_json, say, size, visible
+from ullage_agent.cli.trees import STDIN, Source, as_text
 
 if TYPE_CHECKING:
     from ullage import Repository
+    from ullage.wire.queues import QueueStatus
 
 SMALL_BYTES = 256 << 10
 """Files up to this size are gathered in memory; larger ones stream."""
@@ -27,17 +30,7 @@ BATCH_BYTES = 8 << 20
 """A commit of small files: enough to make its syncs cheap, little enough for one request to a service."""
 
 LISTED_MAX = 20
-"""Up to so many uuids are printed; --json prints all."""
-
-STDIN = "-"
-
-
-class Source(NamedTuple):
-    """Something to put: a file, or stdin."""
-
-    path: str
-    size: int
-    attributes: dict[str, str]
+"""Up to so many uuids, and reasons why something was skipped, are printed; --json prints all."""
 
 
 class Stored(NamedTuple):
@@ -52,68 +45,20 @@ class SourceUnreadable(Exception):
     """The input failed, not the repository."""
 
 
-def as_text(name: str) -> str:
-    """A name from the system as UTF-8: bytes that are none become replacement characters."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def gather(paths: Iterable[str], repository_root: str = "") -> tuple[list[Source], list[str]]:
-    """All files below the paths, without those of a repository here; and what was skipped, with the reason."""
-    skipped: list[str] = []
-    sources: list[Source] = []
-    for path in paths:
-        if path == STDIN:
-            sources.append(Source(STDIN, 0, {}))
-        elif os.path.isdir(path):
-            sources.extend(walk(path, repository_root, skipped))
-        else:
-            try:
-                sources.append(source_of(path, ""))
-            except OSError as error:
-                skipped.append(message_of(error))
-    return sources, skipped
-
-
-def walk(top: str, repository_root: str, skipped: list[str]) -> Iterator[Source]:
-    """The regular files of a tree in a stable order. Symbolic links and special files are left out."""
-
-    def on_error(error: OSError) -> None:
-        skipped.append(message_of(error))
-
-    own = os.path.realpath(repository_root) if repository_root else ""
-    for directory, names, files in os.walk(top, onerror=on_error):
-        names[:] = sorted(name for name in names if os.path.realpath(os.path.join(directory, name)) != own)
-        if os.path.realpath(directory) == own:
-            names.clear()
-            continue
-        for name in sorted(files):
-            path = os.path.join(directory, name)
-            try:
-                if stat.S_ISREG(os.lstat(path).st_mode):
-                    yield source_of(path, os.path.relpath(directory, top))
-            except OSError as error:
-                on_error(error)
-
-
-def source_of(path: str, below: str) -> Source:
-    """The file with the attributes that NiFi's GetFile gives it."""
-    absolute = os.path.abspath(path)
-    relative = "./" if below in ("", ".") else f"./{below}/"
-    attributes = {
-        "filename": os.path.basename(absolute),
-        "path": relative,
-        "absolute.path": os.path.dirname(absolute) + "/",
-    }
-    return Source(path, os.stat(path).st_size, {name: as_text(value) for name, value in attributes.items()})
-
-
-def pieces_of_source(path: str, on_bytes: Callable[[int], None]) -> Generator[bytes]:
+def pieces_of_source(source: Source, on_bytes: Callable[[int], None]) -> Generator[bytes]:
     """What is in a source, first as much as tells a small one, which ends there. Its own errors are told from the
     repository's, and reading can be interrupted.
     """
     count = SMALL_BYTES + 1
+    path = source.path
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+        if source.type is not FileType.FILE:
+            if source.type is FileType.LINK:
+                target = os.fsencode(os.readlink(path))
+                on_bytes(len(target))
+                yield target
+            return
+        with contextlib.nullcontext(sys.stdin.buffer) if path == STDIN else _opened(source) as file:
             while True:
                 with interrupts.allowed():
                     piece = file.read(count)
@@ -124,6 +69,17 @@ def pieces_of_source(path: str, on_bytes: Callable[[int], None]) -> Generator[by
                 count = PIECE_BYTES
     except OSError as error:
         raise SourceUnreadable(f"{path}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _opened(source: Source) -> Iterator[BinaryIO]:
+    """The file, as it was found: in a tree where others write, one may be a link to a secret by now, or a pipe."""
+    # Not blocking, as opening a pipe that nobody writes would never end.
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK if source.is_walked else 0
+    with open(source.path, "rb", opener=lambda path, asked: os.open(path, asked | flags)) as file:
+        if source.is_walked and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it was a file, and is none any more", source.path)
+        yield file
 
 
 class Target:
@@ -150,6 +106,25 @@ class Target:
         self._batch: list[tuple[Source, dict[str, str], bytes]] = []
         self._batch_files = 0
         self._batch_bytes = 0
+
+    def require_room(self, sources: Sequence[Source]) -> None:
+        """BackPressure if the queue would be full before all of these are in it: told before the work, not amid it."""
+        if self.queue is None or self._force or not sources:
+            return
+        status = self._status(self.queue)
+        bytes_before_last = status.size_bytes + sum(source.size for source in sources[:-1])
+        room = max(0, status.count_max - status.flow_files)
+        if status.count_max and room < len(sources):
+            limit = f"room for {many(room, 'FlowFile')} more (spec.flowFile.queueDefaults.maxCount)"
+        elif status.bytes_max and bytes_before_last >= status.bytes_max:
+            limit = f"room for {size(max(0, status.bytes_max - status.size_bytes))} more"
+        else:
+            return
+        total = size(sum(source.size for source in sources))
+        raise BackPressure(
+            f"queue {self.queue} has {limit}, and {many(len(sources), 'FlowFile')} of {total} are to be put: nothing "
+            "was put; --force puts them all the same"
+        )
 
     def add(self, source: Source, attributes: dict[str, str], pieces: Iterator[bytes]) -> None:
         """Take one; a small one may wait for `flush`."""
@@ -179,16 +154,20 @@ class Target:
 
     def _room(self) -> int:
         """How many files the next commit may have. Back-pressure is looked at here alone, so none goes beyond its
-        limit; a queue is made on first use.
+        limit.
         """
         if self.queue is None:
             return BATCH_FILES
-        try:
-            status = self._queues.find(self.queue)
-        except QueueNotFound:
-            status = self._queues.define(self.queue)
+        status = self._status(self.queue)
         is_bounded = status.count_max and not self._force
         return min(BATCH_FILES, max(1, status.count_max - status.flow_files)) if is_bounded else BATCH_FILES
+
+    def _status(self, queue: str) -> "QueueStatus":
+        """Of the queue, which is made on first use."""
+        try:
+            return self._queues.find(queue)
+        except QueueNotFound:
+            return self._queues.define(queue)
 
     def _note(self, stored: list[Stored]) -> None:
         self.stored.extend(stored)
@@ -201,21 +180,24 @@ def put_all(target: Target, sources: Iterable[Source], common: dict[str, str], s
     try:
         for source in sources:
             try:
-                with contextlib.closing(pieces_of_source(source.path, target.progress.advance)) as pieces:
+                with contextlib.closing(pieces_of_source(source, target.progress.advance)) as pieces:
                     target.add(source, source.attributes | common, pieces)
             except SourceUnreadable as error:
                 skipped.append(str(error))
         target.flush()
-    except Exception as error:
-        error.add_note(f"{many(len(target.stored), 'file')} had been stored before and stay")
+    except BaseException as error:  # Ctrl-C as well
+        if target.stored or isinstance(error, Exception):
+            error.add_note(f"{many(len(target.stored), 'file')} had been stored before and stay")
         raise
 
 
-def report(target: Target, skipped: list[str], as_json: bool, seconds: float) -> None:
-    """What became of it, for people or as JSON."""
+def report(target: Target, skipped: list[str], unchanged: int | None, as_json: bool, seconds: float) -> None:
+    """What became of it, for people or as JSON. `unchanged`: how many were there already; None if nobody looked."""
     total = sum(stored.size for stored in target.stored)
-    for reason in skipped:
+    for reason in skipped[:LISTED_MAX]:
         say(f"skipped: {reason}")
+    if len(skipped) > LISTED_MAX:
+        say(f"skipped: {len(skipped) - LISTED_MAX:,} more, {len(skipped):,} in all; --json names each")
     if as_json:
         document: dict[str, Any] = {
             "queue": target.queue,
@@ -223,6 +205,7 @@ def report(target: Target, skipped: list[str], as_json: bool, seconds: float) ->
             "bytes": total,
             "commits": target.commits,
             "skipped": skipped,
+            **({} if unchanged is None else {"unchanged": unchanged}),
             "items": [stored._asdict() for stored in target.stored],
         }
         print_json(document)
@@ -234,4 +217,5 @@ def report(target: Target, skipped: list[str], as_json: bool, seconds: float) ->
             screen.print(f"{item.uuid}  {visible(as_text(name))}", soft_wrap=True)
     what = "as handles" if target.queue is None else f"into queue {target.queue}"
     stored = f"{many(len(target.stored), 'file')}, {size(total)}, {what}"
-    say(f"{stored} in {many(target.commits, 'commit')}, {seconds:.1f} s")
+    before = "" if unchanged is None else f"; {unchanged:,} were there already"
+    say(f"{stored} in {many(target.commits, 'commit')}, {seconds:.1f} s{before}")

@@ -64,12 +64,16 @@ MEANINGS = {
 
 NOT_SUMMED = ("name", "used_percentage", "volume", "volume_reason")
 
-POLICY = option("--policy", help="StatsBased, CompactAll, or another one; else that of spec.compaction.policy.")
-GUARDS = option(
-    "--respect-guards", is_flag=True, help="Only under the guards of spec.compaction, as the periodic run does."
+POLICY = option(
+    "--policy", help="Use this policy, such as StatsBased or CompactAll. The default is spec.compaction.policy."
 )
-ARCHIVE = option("--archive", is_flag=True, help="Also what is kept for replays, before its retention is over.")
-DRY_RUN = option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+GUARDS = option(
+    "--respect-guards", is_flag=True, help="Act only under the guards of spec.compaction, as the periodic run does."
+)
+ARCHIVE = option(
+    "--archive", is_flag=True, help="Also give back what is kept for replays, before its retention is over."
+)
+DRY_RUN = option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
 
 
 @command()
@@ -126,9 +130,13 @@ def plan(where: ChosenRepository, policy: str | None, respect_guards: bool, arch
 @command()
 @DRY_RUN
 @POLICY
-@option("--bytes-per-second", type=SIZE, help="What may be copied a second on each disk, such as 50Mi; 0: no limit.")
 @option(
-    "--until", metavar="WHEN", help="Begin nothing after it: 30m (from now), 06:00 (local time), or a date and time."
+    "--bytes-per-second", type=SIZE, help="Copy at most this much a second on each disk, such as 50Mi; 0 sets no limit."
+)
+@option(
+    "--until",
+    metavar="WHEN",
+    help="Begin nothing after this time: 30m (from now), 06:00 (local time), or a date and time.",
 )
 @GUARDS
 @ARCHIVE
@@ -158,7 +166,9 @@ def reclaim(
 @command()
 @DRY_RUN
 @option(
-    "--respect-threshold", is_flag=True, help="Only under the conditions of spec.truncation, as the periodic task does."
+    "--respect-threshold",
+    is_flag=True,
+    help="Act only under the conditions of spec.truncation, as the periodic task does.",
 )
 @override
 @on_repository

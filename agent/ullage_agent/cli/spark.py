@@ -49,20 +49,38 @@ ROWS_SHOWN = 40
 NODES_NAMED = 20
 """Missing nodes that the summary of a plan lists."""
 
-OUTPUT = option("--output", "-o", metavar="PATH", default="", help="Write Parquet there, on any filesystem of Hadoop.")
+OUTPUT = option(
+    "--output", "-o", metavar="PATH", default="", help="Write the result there as Parquet, on any filesystem of Hadoop."
+)
 
 OF_FLEET = (
     from_environment(
-        "NODES", "--endpoint", "-e", default="", help="The nodes: grpc://HOST:PORT,..., or kubernetes:NAMESPACE/NAME."
+        "NODES",
+        "--endpoint",
+        "-e",
+        default="",
+        help="The nodes to ask: grpc://HOST:PORT,..., or kubernetes:NAMESPACE/NAME.",
     ),
-    option("--nodes", metavar="JSON", default="", help="Instead: a list of nodes with name, flight, url."),
-    option("--token-file", metavar="FILE", default="", help="The bearer token; read again when it is renewed."),
-    option("--ca-file", metavar="FILE", default="", help="The authority that signed the nodes' certificates."),
+    option(
+        "--nodes",
+        metavar="JSON",
+        default="",
+        help="Ask these nodes instead: a list in JSON of objects with name, flight and url.",
+    ),
+    option(
+        "--token-file",
+        metavar="FILE",
+        default="",
+        help="The file of the bearer token, which is read again when it is renewed.",
+    ),
+    option(
+        "--ca-file", metavar="FILE", default="", help="The file of the authority that signed the nodes' certificates."
+    ),
     option(
         "--missing-nodes",
         metavar="POLICY",
         default="fail",
-        help="Nodes that do not answer: fail, skip (go on without them, and say which) or wait.",
+        help="What to do about nodes that do not answer: fail, skip (go on without them, and say which) or wait.",
     ),
 )
 
@@ -110,11 +128,11 @@ def report(fleet: dict[str, str], output: str, as_json: bool) -> None:
 
 
 @spark.command()
-@option("--budget", type=SIZE, default="10Gi", help="What may be copied on each disk.")
-@option("--policy", default="CompactAll", help="Which files: CompactAll, or StatsBased.")
+@option("--budget", type=SIZE, default="10Gi", help="The most that may be copied on each disk.")
+@option("--policy", default="CompactAll", help="How the files are chosen: CompactAll or StatsBased.")
 @option("--run", is_flag=True, help="Hand the plan to the agents, and follow it to the end.")
 @override
-@option("--summary", metavar="FILE", default="", help="Write there, in one line, what the plan comes to.")
+@option("--summary", metavar="FILE", default="", help="Write to this file, in one line, what the plan comes to.")
 @OUTPUT
 @json_output
 @on_fleet
@@ -147,12 +165,12 @@ def plan(
 
 @spark.command()
 @click.argument("flow_file", metavar="UUID", help="The uuid of the FlowFile, also of one that is gone.")
-@option("--depth", type=click.IntRange(1, 10_000), default=100, help="So many generations at most.")
+@option("--depth", type=click.IntRange(1, 10_000), default=100, help="Follow at most this many generations.")
 @OUTPUT
 @json_output
 @on_fleet
 def lineage(fleet: dict[str, str], flow_file: str, depth: int, output: str, as_json: bool) -> None:
-    """What a FlowFile was made from and what became of it, on all nodes."""
+    """Trace what a FlowFile was made from and what became of it, on all nodes."""
     with _in_a_paragraph():
         job = importlib.import_module("ullage_spark.lineage")
     if output:
@@ -186,7 +204,7 @@ def _traced(job: Any, fleet: dict[str, str], flow_file: str, depth: int, *, as_j
 
 
 @spark.command()
-@option("--repository", metavar="NAME", default="", help="Its name, if --endpoint does not say it.")
+@option("--repository", metavar="NAME", default="", help="The repository's name, if --endpoint does not say it.")
 @on_fleet
 def tables(fleet: dict[str, str], repository: str) -> None:
     """Print the SQL that makes the tables of the fleet known to a catalog, as ullage_NAME.TABLE."""
@@ -217,7 +235,7 @@ def history(fleet: dict[str, str], where: str, skip_lost: bool, as_json: bool) -
 
 @spark.command()
 @click.argument("where", metavar="PATH", help="The history: a folder, or iceberg:CATALOG/NAMESPACE.")
-@option("--seconds", type=click.IntRange(min=1), default=3_600, help="Length of a stretch of time.")
+@option("--seconds", type=click.IntRange(min=1), default=3_600, help="The length of a stretch of time, in seconds.")
 def rollup(where: str, seconds: int) -> None:
     """Bring the table rollup of a history up to date: events and bytes by time, node, type, component and queue."""
     with _history(where) as (_, tables, _clock):
@@ -237,7 +255,12 @@ def _history(where: str) -> Iterator[tuple[Any, Any, Any]]:
 
 @spark.command()
 @click.argument("output", metavar="PATH", help="Parquet, with contents.")
-@option("--where", metavar="SQL", default="", help="Only these, such as: queue = 'in' AND size < 1000")
+@option(
+    "--where",
+    metavar="SQL",
+    default="",
+    help="Export only FlowFiles for which this holds: for instance queue = 'in' AND size < 1000.",
+)
 @on_fleet
 def export(fleet: dict[str, str], output: str, where: str) -> None:
     """Write FlowFiles with their contents to any filesystem of Hadoop, all of one moment."""
@@ -259,8 +282,10 @@ def export(fleet: dict[str, str], output: str, where: str) -> None:
 
 @spark.command(name="import")
 @click.argument("source", metavar="PATH", help="What `export` wrote.")
-@option("--queue", metavar="NAME", default="", help="The queue they go to; else they become handles.")
-@option("--name", default="", help="Name of the import: repeated with it, it is carried out once.")
+@option(
+    "--queue", metavar="NAME", default="", help="Write the contents into this queue. Without it they become handles."
+)
+@option("--name", default="", help="The name of the import: repeated under the same name, it is carried out once.")
 @on_fleet
 def restore(fleet: dict[str, str], source: str, queue: str, name: str) -> None:
     """Write exported contents to a fleet again, under new uuids: each once, or none."""

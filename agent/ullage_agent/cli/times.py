@@ -7,7 +7,7 @@ import click
 
 from ullage.contract import Duration
 
-FORMS = "ISO 8601 in UTC, or an age: 90m."
+FORMS = "in ISO 8601 and UTC, or as an age such as 90m"
 
 
 def time_option(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int | None:

@@ -29,7 +29,7 @@ def retry(where: ChosenRepository, as_json: bool) -> None:
 
 @unavailable.command()
 @click.argument("ids", nargs=-1, required=True, metavar="UUID...", help="Which to give up.")
-@option("--accept-loss", is_flag=True, help="They are lost, also if their file is mended later.")
+@option("--accept-loss", is_flag=True, help="Accept that these contents are lost, also if their file is mended later.")
 @on_repository
 def drop(where: ChosenRepository, ids: tuple[str, ...], accept_loss: bool, as_json: bool) -> None:
     """Give up FlowFiles and handles whose content can't be read. Others are left alone."""

@@ -32,8 +32,8 @@ def init(where: ChosenRepository, as_json: bool) -> None:
 
 @command()
 @click.argument("queue", required=False, help="The queue to empty.")
-@option("--handle", metavar="UUID", help="Delete this handle instead.")
-@option("--yes", "-y", is_flag=True, help="Do not ask.")
+@option("--handle", metavar="UUID", help="Delete this handle, instead of a queue's FlowFiles.")
+@option("--yes", "-y", is_flag=True, help="Go on without asking first.")
 @on_repository
 def drop(where: ChosenRepository, queue: str | None, handle: str | None, yes: bool, as_json: bool) -> None:
     """Remove all FlowFiles of a queue, or delete a handle (`undelete` brings that back while its retention lasts).
@@ -70,9 +70,9 @@ def undelete(where: ChosenRepository, uuid: str, as_json: bool) -> None:
 
 
 @command()
-@option("--deep", is_flag=True, help="Also read every live byte, and every file that a start reads.")
+@option("--deep", is_flag=True, help="Read every live byte as well, and every file that a start reads.")
 @option("--repair", is_flag=True, help="Mend what can be mended without losing anything, then check again.")
-@option("--dry-run", is_flag=True, help="With --repair: show what it would do, change nothing.")
+@option("--dry-run", is_flag=True, help="With --repair, show what it would do, and change nothing.")
 @on_repository
 def check(where: ChosenRepository, deep: bool, repair: bool, dry_run: bool, as_json: bool) -> None:
     """Verify everything against everything; exit code 1 if something contradicts.
@@ -155,7 +155,13 @@ def checkpoint(where: ChosenRepository, as_json: bool) -> None:
 @command()
 @click.argument("source", metavar="SOURCE", type=FILE, help="The damaged repository's directory; it is only read.")
 @click.argument("root", metavar="TARGET", type=FILE, required=False, help="Empty, or not there: the new repository's.")
-@option("--config", "-c", type=FILE, metavar="FILE", help="Instead of ROOT: a ContentRepository YAML of the new one.")
+@option(
+    "--config",
+    "-c",
+    type=FILE,
+    metavar="FILE",
+    help="Instead of ROOT, the new repository as a ContentRepository in YAML.",
+)
 @json_output
 def salvage(source: Path, root: Path | None, config: Path | None, as_json: bool) -> None:
     """Make a repository of what a damaged one still proves.

@@ -37,7 +37,9 @@ def volumes(where: ChosenRepository, as_json: bool) -> None:
 
 @volumes.command()
 @click.argument("container", help="The container that lies on it.")
-@option("--accept-loss", is_flag=True, help="All content on it is lost, also if it comes back.")
+@option(
+    "--accept-loss", is_flag=True, help="Accept that all content on the volume is lost, also if the volume comes back."
+)
 @on_repository
 def forget(where: ChosenRepository, container: str, accept_loss: bool, as_json: bool) -> None:
     """Give up a volume that is away, with all content on it. Without --accept-loss it only says what that is.

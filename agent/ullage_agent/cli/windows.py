@@ -14,7 +14,11 @@ from ullage_agent.cli.output import print_json, print_rows, say, tell
 
 
 @command()
-@option("--at", metavar="TIME", help="At this moment: 2026-03-29T01:30, in the schedules' zone, or +01:00.")
+@option(
+    "--at",
+    metavar="TIME",
+    help="Show them at this moment: 2026-03-29T01:30 in the schedules' time zone, or with +01:00 behind it.",
+)
 @on_repository
 def windows(where: ChosenRepository, at: str | None, as_json: bool) -> None:
     """Show for each operation whether the windows allow it now, and why; when that ends, and when they open next.

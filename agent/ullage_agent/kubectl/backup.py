@@ -23,7 +23,13 @@ timeout: Final = option(
 
 @command(short_help="Back every node up into a bucket, now.")
 @repository
-@option("--to", "bucket", metavar="URL", default="", help="s3://BUCKET/PREFIX; else where its schedules write to.")
+@option(
+    "--to",
+    "bucket",
+    metavar="URL",
+    default="",
+    help="Write to s3://BUCKET/PREFIX. The default is where its schedules write to.",
+)
 @waiting
 @timeout
 @output
@@ -47,15 +53,31 @@ def backup(cluster: Cluster, name: str, bucket: str, wait: bool, timeout: float,
 @command(short_help="Have a node begin with a backup.")
 @repository
 @option(
-    "--node", metavar="NAME", required=True, shell_complete=node_names, help="Which node; it has no repository yet."
+    "--node",
+    metavar="NAME",
+    required=True,
+    shell_complete=node_names,
+    help="The node that gets the repository; it must have none yet.",
 )
-@option("--backup", "source", metavar="NAME", default="", help="The ContentBackup that wrote it.")
-@option("--from-node", metavar="NAME", default="", help="With --backup: which node wrote it, if not this one.")
-@option("--place", metavar="URL", default="", help="Instead of --backup: where the backup of one node lies.")
-@option("--generation", metavar="N", type=click.IntRange(min=1), help="An older one, or a point; else the newest.")
-@option("--at", "at_millis", callback=time_option, metavar="TIME", default="", help=f"As it was then: {FORMS}")
-@option("--queue", "queues", metavar="NAME", multiple=True, help="This queue alone; may be said again.")
-@option("--id", "ids", metavar="ID", multiple=True, help="This FlowFile or handle alone; may be said again.")
+@option("--backup", "source", metavar="NAME", default="", help="The ContentBackup that wrote the backup.")
+@option("--from-node", metavar="NAME", default="", help="With --backup, the node that wrote it, if it was another one.")
+@option("--place", metavar="URL", default="", help="Instead of --backup, where the backup of one node lies.")
+@option(
+    "--generation",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Restore this generation or point. The default is the newest.",
+)
+@option(
+    "--at",
+    "at_millis",
+    callback=time_option,
+    metavar="TIME",
+    default="",
+    help=f"Restore the state of this moment, {FORMS}.",
+)
+@option("--queue", "queues", metavar="NAME", multiple=True, help="Restore only this queue; may be repeated.")
+@option("--id", "ids", metavar="ID", multiple=True, help="Restore only this FlowFile or handle; may be repeated.")
 @waiting
 @timeout
 @output

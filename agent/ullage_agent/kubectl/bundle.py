@@ -86,7 +86,14 @@ class Bundle:
 
 @command(name="support-bundle", short_help="Write what helps others to help you into one file, redacted.")
 @repository
-@option("--file", "-f", "target", type=FILE, metavar="FILE", help="Where to write it; else a name with the time, here.")
+@option(
+    "--file",
+    "-f",
+    "target",
+    type=FILE,
+    metavar="FILE",
+    help="Write the bundle to this file. The default is a name with the time, in this directory.",
+)
 @account
 @on_cluster
 def support_bundle(cluster: Cluster, name: str, target: Path | None, account: str) -> None:

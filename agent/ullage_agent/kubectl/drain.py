@@ -24,7 +24,9 @@ ENDED: Final = ("Shipped", "SoleCopy")
 @click.argument("node", metavar="NODE", shell_complete=node_names)
 @option("--undo", is_flag=True, help="Have it take new content again.")
 @option("--wait/--no-wait", default=True, help="Whether to wait until the bucket has everything.")
-@option("--timeout", metavar="SECONDS", type=float, default=3600.0, help="How long to wait for that.")
+@option(
+    "--timeout", metavar="SECONDS", type=float, default=3600.0, help="How long to wait until the bucket has everything."
+)
 @output
 @on_all_namespaces
 def drain(cluster: Cluster, node: str, undo: bool, wait: bool, timeout: float, shape: str) -> None:

@@ -27,9 +27,15 @@ LINES_AHEAD: Final = 1_000
 @command(short_help="Show the last lines of the agents' logs, and follow them.")
 @repository
 @nodes_chosen
-@option("--tail", metavar="LINES", type=click.IntRange(min=0), default=TAIL_LINES, help="The last lines of each agent.")
-@option("--since", type=DURATION, help="Only those of this long, such as 10m.")
-@option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C or until the agents end.")
+@option(
+    "--tail",
+    metavar="LINES",
+    type=click.IntRange(min=0),
+    default=TAIL_LINES,
+    help="Show this many of the last lines of each agent.",
+)
+@option("--since", type=DURATION, help="Show only lines of this last stretch of time, such as 10m.")
+@option("--follow", "-f", is_flag=True, help="Go on with lines as they come, until Ctrl-C or until the agents end.")
 @on_cluster
 def logs(cluster: Cluster, name: str, chosen: tuple[str, ...], tail: int, since: int | None, follow: bool) -> None:
     """Show the last lines of each agent's log, those of one node after the other; with --follow as they come."""

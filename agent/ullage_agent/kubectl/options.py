@@ -16,11 +16,11 @@ CLUSTER: Final = "Cluster"
 EVERYWHERE: Final = option("-A", "--all-namespaces", is_flag=True, section=CLUSTER, help="Look in all namespaces.")
 
 OF_CLUSTER: Final = (
-    option("--kubeconfig", metavar="FILE", section=CLUSTER, help="The kubeconfig, as for kubectl.", type=click.Path()),
-    option("--context", metavar="NAME", section=CLUSTER, help="A context of it.", shell_complete=contexts),
+    option("--kubeconfig", metavar="FILE", section=CLUSTER, help="The file of kubectl's settings.", type=click.Path()),
+    option("--context", metavar="NAME", section=CLUSTER, help="A context of the kubeconfig.", shell_complete=contexts),
     option(
         "-n", "--namespace", metavar="NAME", section=CLUSTER, shell_complete=namespaces,
-        help="The namespace; else that of the context.",
+        help="The namespace to look in. The default is the context's.",
     ),
 )  # fmt: skip
 
@@ -30,15 +30,15 @@ output: Final = option(
     "shape",
     type=click.Choice(["table", "json"]),
     default="table",
-    help="For people, or for programs.",
+    help="The format of the output: for people, or for programs.",
 )
 account: Final = option(
     "--account", metavar="NAME", envvar="ULLAGE_ACCOUNT", show_envvar=True, default="", shell_complete=accounts,
-    help="A service account of the namespace, as which agents are asked.",
+    help="Ask the agents as this service account of the namespace.",
 )  # fmt: skip
 nodes_chosen: Final = option(
     "--node", "chosen", metavar="NAME", multiple=True, shell_complete=node_names,
-    help="Of this node alone; may be given more than once.",
+    help="Take only this node; may be repeated.",
 )  # fmt: skip
 repository: Final = click.argument("name", metavar="REPOSITORY", shell_complete=repository_names)
 

@@ -19,10 +19,13 @@ operations: Final = option(
     "operations",
     type=OneOf(RUNNABLE),
     multiple=True,
-    help="This one alone; may be given more than once.",
+    help="Take only this operation; may be repeated.",
 )
 policy: Final = option(
-    "--policy", metavar="NAME", default="", help="Instead of spec.compaction.policy, such as CompactAll."
+    "--policy",
+    metavar="NAME",
+    default="",
+    help="Use this policy, such as CompactAll, instead of spec.compaction.policy.",
 )
 timeout: Final = option("--timeout", metavar="SECONDS", type=float, default=300.0, help="How long to wait for the end.")
 
@@ -63,7 +66,9 @@ def plan(
 @nodes_chosen
 @operations
 @policy
-@option("--bytes-per-second", type=SIZE, help="What may be copied a second on each disk, such as 50Mi; 0: no limit.")
+@option(
+    "--bytes-per-second", type=SIZE, help="Copy at most this much a second on each disk, such as 50Mi; 0 sets no limit."
+)
 @override
 @option("--wait/--no-wait", default=True, help="Whether to wait for the end.")
 @timeout

@@ -37,7 +37,7 @@ SUMS = (("live", "live"), ("dead", "dead"), ("archive", "archived"), ("free", "f
 
 @command(short_help="Show nodes, disks, live and dead bytes, windows, runs and backups.")
 @click.argument("name", metavar="[REPOSITORY]", required=False, shell_complete=repository_names)
-@option("--all-nodes", is_flag=True, help=f"Every node, not only {NODES_SHOWN}: the worst are shown first.")
+@option("--all-nodes", is_flag=True, help=f"Show every node, and not only the worst {NODES_SHOWN}.")
 @output
 @on_all_namespaces
 def status(cluster: Cluster, name: str | None, all_nodes: bool, shape: str) -> None:

@@ -9,7 +9,11 @@ from ullage_agent.kubectl.settings import spec_of
 
 @command(short_help="Show whether each operation may run now, until when, and why.")
 @repository
-@option("--at", metavar="TIME", help="At this moment: 2026-03-29T01:30, in the schedules' zone, or +01:00.")
+@option(
+    "--at",
+    metavar="TIME",
+    help="Show them at this moment: 2026-03-29T01:30 in the schedules' time zone, or with +01:00 behind it.",
+)
 @output
 @on_cluster
 def windows(cluster: Cluster, name: str, at: str | None, shape: str) -> None:

@@ -21,7 +21,7 @@ import uvicorn
 import uvloop
 
 from ullage.contract import ContentRepository, ContractError
-from ullage.embedded.erasure import erasure_to_finish
+from ullage.embedded.erasure import unfinished_erasure
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Actors, Authenticator
@@ -192,9 +192,6 @@ class Server:
                 sockets["health"] = bound.enter_context(_bound(listening.address, listening.health_port))
             self._certificate = None if listening.tls is None else Certificate(listening.tls)
             await asyncio.to_thread(self.host.start, makes=self._makes)
-            # By the file alone: the whole state counts what a large repository has.
-            if unfinished := await asyncio.to_thread(erasure_to_finish, self.host.spec.storage.host_path.path):
-                self._log.warning("an erasure is not finished", problem=unfinished)
             try:
                 self._meter.attach()
                 self.audit = await asyncio.to_thread(self._audit_log)
@@ -238,7 +235,10 @@ class Server:
             if "health" in sockets:
                 health = Health(sockets["health"], self.limits, lambda: self.host.is_ready and not served.is_stopping)
             self.urls = {name: _url(listening, name, sock) for name, sock in sockets.items()} | self.bulk.addresses
-            self._log.info("serving", **self.urls, node=self.node, root=self.host.spec.storage.host_path.path)
+            root = self.host.spec.storage.host_path.path
+            self._log.info("serving", **self.urls, node=self.node, root=root)
+            if unfinished := unfinished_erasure(root, is_named=False):
+                self._log.warning("an erasure is not finished", problem=unfinished)
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
         finally:

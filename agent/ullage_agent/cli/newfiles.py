@@ -1,0 +1,274 @@
+"""New files below a folder, where FlowFiles say which: what `get --queue` writes, plain or as the tree that was put."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+
+from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk
+from ullage.streams import PIECE_BYTES
+from ullage_agent.cli.filefacts import FileFacts, FileType, facts_of, give, own_link, path_of
+
+NAME_BYTES_MAX = 200
+"""Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
+
+FOLDERS_MAX = 32
+"""Folders that an attribute `path` may make below the directory: each one takes an inode, and a long path could make as
+many as the volume has.
+"""
+
+TREE_FOLDERS_MAX = 1_024
+"""The same with --tree, where the tree is the user's own: more than a path of Linux, of 4,096 bytes, mostly has."""
+
+TREE_NAME_BYTES_MAX = 255
+LINK_BYTES_MAX = 4_095
+"""Where a symbolic link may lead, at most, on Linux. More is content that only says that it is a link's."""
+
+Place = tuple[tuple[str, ...], str]
+"""The folders below the directory, and the name in the last of them."""
+
+
+def place_of(attributes: Mapping[str, str], id: str, *, hidden: bool) -> Place:
+    """Where a FlowFile goes by its attributes `path` and `filename`: the folders below the directory, and its name.
+
+    Whoever wrote the FlowFile chose these. What could lead out of the directory, surprise a terminal, or (without
+    `hidden`) be taken for a program's settings is left: for the directory itself, and for the uuid as a name.
+    """
+    name = attributes.get("filename", "").rpartition("/")[2]
+    if not _is_plain(name, hidden=hidden):
+        name = id
+    path = attributes.get("path", "")
+    below = tuple(part for part in path.split("/") if part not in ("", "."))
+    is_plain = len(below) <= FOLDERS_MAX and all(_is_plain(part, hidden=hidden) for part in below)
+    return (() if path.startswith("/") or not is_plain else below), name
+
+
+def tree_place_of(attributes: Mapping[str, str], id: str) -> Place:
+    """The same of what `put --tree` put: names of any bytes that a filesystem takes, but none that leads out. The top
+    itself has the name `.`.
+    """
+    name = attributes.get("filename", "")
+    encoded = path_of(attributes)
+    path = encoded if encoded is not None else os.path.join(attributes.get("path", ""), name)
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if not parts and name == "." and facts_of(attributes).type is FileType.DIRECTORY:
+        return (), "."
+    is_good = 0 < len(parts) <= TREE_FOLDERS_MAX and all(map(_is_possible, parts))
+    return ((), id) if path.startswith("/") or not is_good else (parts[:-1], parts[-1])
+
+
+def _is_plain(name: str, *, hidden: bool) -> bool:
+    if name in NO_NAMES or (name.startswith(".") and not hidden):
+        return False
+    # Control characters, those that turn the direction of writing, halves of surrogate pairs, ends of lines.
+    if any(unicodedata.category(each) in ("Cc", "Cf", "Cs", "Zl", "Zp") for each in name):
+        return False
+    return len(name.encode()) <= NAME_BYTES_MAX
+
+
+def _is_possible(name: str) -> bool:
+    try:
+        return name not in NO_NAMES and "\0" not in name and len(os.fsencode(name)) <= TREE_NAME_BYTES_MAX
+    except UnicodeEncodeError:  # half of a surrogate pair, which no filesystem gave
+        return False
+
+
+def _is_same(folder: int, one: str, other: str) -> bool:
+    """Whether two names have plain files of the same bytes."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with (
+            open(os.open(one, flags, dir_fd=folder), "rb") as first,
+            open(os.open(other, flags, dir_fd=folder), "rb") as second,
+        ):
+            found = [os.fstat(file.fileno()) for file in (first, second)]
+            if found[0].st_size != found[1].st_size or not all(stat.S_ISREG(each.st_mode) for each in found):
+                return False
+            while piece := first.read(PIECE_BYTES):
+                if piece != second.read(PIECE_BYTES):
+                    return False
+            return True
+    except OSError:  # a link, a directory, or what nobody may read: it is something else
+        return False
+
+
+def _leads_to(folder: int, name: str, target: bytes) -> bool:
+    """Whether a name is a link to this."""
+    try:
+        return os.fsencode(os.readlink(name, dir_fd=folder)) == target
+    except OSError:  # no link
+        return False
+
+
+class NewFiles:
+    """Files that one batch writes below a folder: each is new, and none lies behind a link."""
+
+    def __init__(self, folder: int, *, hidden: bool) -> None:
+        self.written: list[tuple[int, str]] = []
+        """What this batch made: the descriptor of the folder, and the name in it."""
+
+        self._hidden = hidden
+        self._folders: dict[tuple[str, ...], int] = {(): folder}
+
+    def close(self) -> None:
+        """Give back the descriptors of folders."""
+        for names, folder in self._folders.items():
+            if names:
+                os.close(folder)
+
+    def take(self, attributes: Mapping[str, str], id: str, size: int, content: Iterable[bytes]) -> tuple[str, ...]:
+        """Write a FlowFile as a synced file; the names that lead to it."""
+        del size
+        below, name = place_of(attributes, id, hidden=self._hidden)
+        return self._write(below, name, id, content)
+
+    def remove(self) -> None:
+        """Take back all that was written."""
+        for folder, name in self.written:
+            with suppress(FileNotFoundError):  # somebody took it away already
+                os.unlink(name, dir_fd=folder)
+
+    def sync_names(self) -> None:
+        """They are durable afterwards."""
+        for folder in {folder for folder, _ in self.written}:
+            sync_folder(folder)
+
+    def _write(
+        self,
+        below: tuple[str, ...],
+        name: str,
+        id: str,
+        content: Iterable[bytes],
+        finish: Callable[[str], None] | None = None,
+    ) -> tuple[str, ...]:
+        """`finish` is called with a path to the open file, before it is synced."""
+
+        def make(each: str, folder: int) -> None:
+            # O_EXCL follows no link: it finds the name taken.
+            descriptor = os.open(each, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
+            with open(descriptor, "wb") as file:
+                self.written.append((folder, each))
+                file.writelines(content)
+                file.flush()
+                if finish is not None:
+                    finish(f"/proc/self/fd/{descriptor}")
+                os.fsync(descriptor)
+
+        return self._make(below, name, id, make)
+
+    def _make(self, below: tuple[str, ...], name: str, id: str, make: Callable[[str, int], None]) -> tuple[str, ...]:
+        """What `make` makes of a name in a folder; with the uuid behind its name where that is taken."""
+        below, folder = self._folder(below)
+        for each in (name, f"{name}.{id}"):
+            try:
+                make(each, folder)
+            except FileExistsError:
+                continue  # under the other name, then
+            return (*below, each)
+        raise FileExistsError(
+            errno.EEXIST, "it is there, with and without the uuid behind it", "/".join((*below, name))
+        )
+
+    def _folder(self, below: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+        if below not in self._folders:
+            try:
+                self._folders[below] = walk(self._folders[()], below, make=True)
+            except (LeadsOut, PermissionError):
+                # A link, a file or a locked folder has this name: what others left there must not stop a queue.
+                return (), self._folders[()]
+        return below, self._folders[below]
+
+
+class TreeSoFar:
+    """What `get --tree` has made, in all batches: a later version of a file replaces its own earlier one, and
+    directories get their time again when nothing is written into them any more.
+    """
+
+    def __init__(self) -> None:
+        self.files: set[Place] = set()
+        self.folders: dict[tuple[str, ...], FileFacts] = {}
+
+    def give_folders(self, top: int, only: Iterable[tuple[str, ...]] | None = None) -> None:
+        """Their permissions, times and owners, the deepest first: one may be closed to its owner from then on."""
+        for names in sorted(self.folders if only is None else only, key=len, reverse=True):
+            try:
+                folder = walk(top, names)
+            except (LeadsOut, FileNotFoundError, PermissionError):
+                continue  # somebody put something else there, or took it away
+            try:
+                give(f"/proc/self/fd/{folder}", self.folders[names])
+                with suppress(PermissionError):  # its owner may not read it, and so can't sync it
+                    sync_folder(folder)
+            finally:
+                os.close(folder)
+
+
+class TreeFiles(NewFiles):
+    """The files, links and directories of a tree that one batch brings back as they were put."""
+
+    def __init__(self, folder: int, tree: TreeSoFar) -> None:
+        super().__init__(folder, hidden=True)
+        self._tree = tree
+        self._given: list[tuple[str, ...]] = []
+
+    def take(self, attributes: Mapping[str, str], id: str, size: int, content: Iterable[bytes]) -> tuple[str, ...]:
+        """Bring one back, with what is known of it; the names that lead to it."""
+        facts = facts_of(attributes)
+        below, name = tree_place_of(attributes, id)
+        if facts.type is FileType.DIRECTORY and not size and name != id:
+            return self._directory((*below, name) if name != "." else (), facts)
+        if (below, name) in self._tree.files:
+            below, folder = self._folder(below)
+            with suppress(FileNotFoundError):  # somebody took it away already
+                os.unlink(name, dir_fd=folder)
+        if facts.type is FileType.LINK and 0 < size <= LINK_BYTES_MAX:
+            target = b"".join(content)
+            made = self._link(below, name, id, target, facts) if b"\0" not in target else None
+            content = (target,)
+        else:
+            made = None
+        made = made or self._as_it_is(name, self._write(below, name, id, content, lambda path: give(path, facts)))
+        self._tree.files.add((made[:-1], made[-1]))
+        return made
+
+    def sync_names(self) -> None:
+        """They are durable afterwards, directories with what is known of them."""
+        super().sync_names()
+        self._tree.give_folders(self._folders[()], self._given)
+
+    def _as_it_is(self, name: str, made: tuple[str, ...]) -> tuple[str, ...]:
+        """A get that was killed has left files whose FlowFiles are in the queue still: what is there already, to the
+        byte, is replaced by its copy, which knows more of itself, and not kept beside it.
+        """
+        *below, copy = made
+        if copy == name:
+            return made
+        folder = self._folders[tuple(below)]
+        if not _is_same(folder, name, copy):
+            return made
+        os.rename(copy, name, src_dir_fd=folder, dst_dir_fd=folder)
+        self.written[-1] = folder, name
+        return (*below, name)
+
+    def _link(self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts) -> tuple[str, ...]:
+        def make(each: str, folder: int) -> None:
+            try:
+                os.symlink(os.fsdecode(target), each, dir_fd=folder)
+                self.written.append((folder, each))
+            except FileExistsError:
+                if not _leads_to(folder, each, target):  # as it does after a get that was killed
+                    raise
+            own_link(each, folder, facts)
+
+        return self._make(below, name, id, make)
+
+    def _directory(self, names: tuple[str, ...], facts: FileFacts) -> tuple[str, ...]:
+        found, _ = self._folder(names)
+        if found == names:
+            self._tree.folders[names] = facts
+            self._given.append(names)
+        return names
