@@ -11,14 +11,14 @@ from tests.crash.failing import made, require_sound
 from tests.crash.specs import spec_with
 from tests.crash.test_backup_crashes import BACKUP, Recorder
 from tests.engine.flowfile.steps import define
-from tests.engine.test_erasure import CONTENT, UNTOLD, VALUE, erase, others, plant
+from tests.engine.test_erasure import CONTENT, UNTOLD, VALUE, erase, erase_by, others, plant
 from tests.engine.test_erasure_finder import CANARY, OTHER
 from tests.engine.test_erasure_redaction import ends
 from tests.support import ManualClock, drain, put_each
 from ullage.contract import ContentRepository, HostPath, Metadata, ProvenanceSettings
 from ullage.embedded.erasure import erase_registered
 from ullage.engine.engine import Engine
-from ullage.engine.erasure.eraser import intent_file
+from ullage.engine.erasure.eraser import Eraser, intent_file
 from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.model import Answer, new_uuids
 from ullage.engine.opening import IDENTITY
@@ -67,7 +67,7 @@ def recorded(*, overwrites: bool = False) -> tuple[list[CrashPoint], Others]:
         before = others(repository)
         assert paths_with(files.image())
         recorder.start()
-        assert erase(repository, UNTOLD, overwriting).remains == ()
+        assert erase_by(Eraser(repository, UNTOLD, overwriting), repository).remains == ()
         recorder.stop()
         # What was not synced may be lost by now, and what was removed may not come back.
         assert paths_with(files.crash_point().image(())) == []

@@ -1,6 +1,7 @@
 """Erasure: every kind of record is planted, and afterwards no file of the repository has a byte of the subject."""
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from tests.support import Workshop, careless, committing, drain, event_store, pu
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, look_for
-from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.model import FlowFileRecord, new_uuids
 from ullage.engine.shipping.lastlook import KNOWN
 from ullage.wire.erasure import ErasureReport
@@ -35,13 +35,17 @@ def opened_anew(workshop: Workshop) -> Engine:
     return workshop.open()
 
 
-def erase(
-    repository: Engine, steps: ErasureSteps = UNTOLD, overwriting: OverwritingFiles | None = None, **where: str
-) -> ErasureReport:
+def erase(repository: Engine, steps: ErasureSteps = UNTOLD, **where: str) -> ErasureReport:
     """As `ullage erase` does; whoever goes on opens the repository anew."""
-    eraser = Eraser(repository, steps, overwriting)
+    return erase_by(Eraser(repository, steps), repository, steps, where or CANARY)
+
+
+def erase_by(
+    eraser: Eraser, repository: Engine, steps: ErasureSteps = UNTOLD, where: Mapping[str, str] = CANARY
+) -> ErasureReport:
+    """The same by an eraser that was made otherwise."""
     intent = intent_file(repository).read()
-    found = look_for(repository, where or CANARY, cost_of(repository), steps.on_step)
+    found = look_for(repository, where, cost_of(repository), steps.on_step)
     return eraser.finish(eraser.begin(found) if intent is None else eraser.resume(intent, found))
 
 

@@ -6,11 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.test_erasure import CONTENT, PLAIN, SMALL, UNTOLD, VALUE, erase, opened_anew, others, plant_everything
+from tests.engine.test_erasure import (
+    CONTENT,
+    PLAIN,
+    SMALL,
+    UNTOLD,
+    VALUE,
+    erase_by,
+    opened_anew,
+    others,
+    plant_everything,
+)
+from tests.engine.test_erasure_finder import CANARY
 from tests.support import Workshop, put_all
+from ullage.engine.erasure.eraser import Eraser
 from ullage.engine.erasure.overwriting import PIECE, OverwritingFiles
 from ullage.engine.files import File, OsFiles
 from ullage.testing.crashing import Call, CrashFiles
+from ullage.wire.erasure import ErasureReport
 
 MINE = CONTENT, VALUE
 
@@ -58,6 +71,12 @@ def watched(workshop: Workshop, *, in_place: bool = True) -> KeptFiles:
     return files
 
 
+def erased(workshop: Workshop, overwriting: OverwritingFiles) -> ErasureReport:
+    """As `ullage erase --overwrite` does."""
+    repository = workshop.open(overwriting)
+    return erase_by(Eraser(repository, UNTOLD, overwriting), repository)
+
+
 def test_what_goes_is_zeros(workshop: Workshop) -> None:
     """Content, swap, event and run files, logs, snapshots, the intent: also those that were made and replaced
     meanwhile. What is others' is there; without it bytes of the subject are in files that have gone.
@@ -67,7 +86,7 @@ def test_what_goes_is_zeros(workshop: Workshop) -> None:
     workshop.shut()
     overwriting = OverwritingFiles(files)
 
-    report = erase(workshop.open(overwriting), UNTOLD, overwriting)
+    report = erased(workshop, overwriting)
     after = others(opened_anew(workshop))
     workshop.shut()
     overwriting.close()
@@ -87,7 +106,7 @@ def test_without_it_what_goes_is_in_free_blocks(workshop: Workshop) -> None:
     files = watched(workshop, in_place=False)
     overwriting = OverwritingFiles(files)
 
-    report = erase(workshop.open(overwriting), UNTOLD, overwriting)
+    report = erased(workshop, overwriting)
 
     workshop.shut()
     overwriting.close()
@@ -99,14 +118,14 @@ def test_without_it_what_goes_is_in_free_blocks(workshop: Workshop) -> None:
 
 def test_a_file_with_another_name_is_somebodys_copy(workshop: Workshop, tmp_path: Path) -> None:
     """It stays as it is, with what is others' in it, and the report tells."""
-    put_all(workshop.make(**PLAIN), "in", [CONTENT], customer=VALUE.decode())
+    put_all(workshop.make(**PLAIN), "in", [CONTENT], **CANARY)
     workshop.shut()
     (content,) = (each for each in workshop.path.rglob("*") if each.is_file() and CONTENT in each.read_bytes())
     copy = tmp_path / "copy"
     os.link(content, copy)
     overwriting = OverwritingFiles(KeptFiles())
 
-    report = erase(workshop.open(overwriting), UNTOLD, overwriting, customer=VALUE.decode())
+    report = erased(workshop, overwriting)
     workshop.shut()
 
     assert not content.exists()

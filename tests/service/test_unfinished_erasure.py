@@ -1,6 +1,7 @@
 """A service whose repository has an erasure that did not come to its end says so, and not whose it is."""
 
 from pathlib import Path
+from typing import Any
 
 from structlog.testing import capture_logs
 
@@ -18,7 +19,7 @@ def test_an_unfinished_erasure_is_told_at_the_start(tmp_path: Path) -> None:
         session.ingest("in", [b"content"], {"customer": "4711x"})
         session.commit()
         engine.leases.acquire("reader", 3_600_000, [])
-    steps = {"on_cost": lambda _: None, "on_phase": lambda _: None, "on_step": lambda _: None}
+    steps: dict[str, Any] = {"on_cost": lambda _: None, "on_phase": lambda _: None, "on_step": lambda _: None}
     report = erase_subject(document, {"customer": "4711x"}, on_found=lambda _: True, **steps)
     assert report is not None
     assert not report.is_finished
