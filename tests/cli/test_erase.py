@@ -6,12 +6,9 @@ import stat
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
-from structlog.testing import capture_logs
 
 from tests.cli.test_commands import configure, root as root, spec_of, ullage, ullage_json
-from tests.service.running import Running, document_at
 from tests.support import spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps
@@ -374,24 +371,6 @@ def test_one_that_is_not_finished_is_told_by_those_who_look(root: Path) -> None:
         assert "ullage erase --where customer=4711" in ullage_json(*call, root=root)["unfinishedErasure"]
     (root / "erasure" / "intent").write_bytes(b"\0" * 40)
     assert "is damaged" in ullage("check", root=root).stdout
-
-
-def test_one_that_is_not_finished_is_told_by_a_service(root: Path) -> None:
-    """In the log of its start, in its state and in a metric, with the command that finishes it, and without values."""
-    plant(root)
-    begin(root)
-    document = document_at(root, service={"metrics_port": 0})
-
-    with capture_logs() as logged, Running(document) as running:
-        shown = ullage_json("status", "--url", running.url)
-        scraped = httpx.get(f"{running.server.urls['metrics']}metrics").text
-
-    (warning,) = (each for each in logged if each["event"] == "an erasure is not finished")
-    assert warning["log_level"] == "warning"
-    for told in (warning["problem"], shown["unfinishedErasure"], shown["state"]["unfinished_erasure"]):
-        assert "ullage erase --where customer=VALUE" in told
-        assert "4711" not in told
-    assert "ullage_erasure_unfinished 1.0" in scraped
 
 
 def test_what_could_not_be_done_has_an_exit_code_of_its_own(root: Path) -> None:

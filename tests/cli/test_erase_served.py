@@ -1,0 +1,28 @@
+"""What a service tells of an erasure that `ullage erase` has begun and not finished."""
+
+from pathlib import Path
+
+import httpx
+from structlog.testing import capture_logs
+
+from tests.cli.test_commands import root as root, ullage_json
+from tests.cli.test_erase import begin, plant
+from tests.service.running import Running, document_at
+
+
+def test_one_that_is_not_finished_is_told_by_a_service(root: Path) -> None:
+    """In the log of its start, in its state and in a metric, with the command that finishes it, and without values."""
+    plant(root)
+    begin(root)
+    document = document_at(root, service={"metrics_port": 0})
+
+    with capture_logs() as logged, Running(document) as running:
+        shown = ullage_json("status", "--url", running.url)
+        scraped = httpx.get(f"{running.server.urls['metrics']}metrics").text
+
+    (warning,) = (each for each in logged if each["event"] == "an erasure is not finished")
+    assert warning["log_level"] == "warning"
+    for told in (warning["problem"], shown["unfinishedErasure"], shown["state"]["unfinished_erasure"]):
+        assert "ullage erase --where customer=VALUE" in told
+        assert "4711" not in told
+    assert "ullage_erasure_unfinished 1.0" in scraped
