@@ -139,7 +139,7 @@ def _number_of(said: str | None, look_up: Callable[[str], int]) -> int:
     try:
         return look_up(said)
     except KeyError:
-        return int(said) if said.isdecimal() and said.isascii() and int(said) < 2**32 - 1 else -1
+        return int(said) if len(said) <= 10 and said.isdecimal() and said.isascii() and int(said) < 2**32 - 1 else -1
 
 
 @lru_cache(1_024)

@@ -189,7 +189,7 @@ class TreeSoFar:
     """
 
     def __init__(self) -> None:
-        self.files: set[Place] = set()
+        self.files: dict[Place, str] = {}
         self.folders: dict[tuple[str, ...], FileFacts] = {}
 
     def give_folders(self, top: int, only: Iterable[tuple[str, ...]] | None = None) -> None:
@@ -221,7 +221,9 @@ class TreeFiles(NewFiles):
         below, name = tree_place_of(attributes, id)
         if facts.type is FileType.DIRECTORY and not size and name != id:
             return self._directory((*below, name) if name != "." else (), facts)
-        if (below, name) in self._tree.files:
+        # Only its own earlier version: of two trees both files stay, and of files that came from nowhere.
+        origin = attributes.get("absolute.path", "")
+        if origin and self._tree.files.get((below, name)) == origin:
             below, folder = self._folder(below)
             with suppress(FileNotFoundError):  # somebody took it away already
                 os.unlink(name, dir_fd=folder)
@@ -232,7 +234,7 @@ class TreeFiles(NewFiles):
         else:
             made = None
         made = made or self._as_it_is(name, self._write(below, name, id, content, lambda path: give(path, facts)))
-        self._tree.files.add((made[:-1], made[-1]))
+        self._tree.files[made[:-1], made[-1]] = origin
         return made
 
     def sync_names(self) -> None:

@@ -28,16 +28,16 @@ def compare(repository: "Repository", queue: str, sources: Iterable[Source]) -> 
     """Each file is known by where it lies, and unchanged if its size, type, time, permissions and owner are: its
     content is not read. Stdin is always put. Some 200 bytes of memory for each FlowFile of the queue.
     """
-    known: dict[bytes, set[bytes]] = {}
+    known: dict[bytes, bytes] = {}  # the newest version of each: get brings that back
     try:
         for record in repository.queues.all_flow_files(queue):
-            known.setdefault(_digest(record.attributes, PLACE), set()).add(_state(record.attributes, record.size))
+            known[_digest(record.attributes, PLACE)] = _state(record.attributes, record.size)
     except QueueNotFound:
         return Compared(list(sources), 0, 0)
     left, unchanged, changed = [], 0, 0
     for source in sources:
         found = None if source.path == STDIN else known.get(_digest(source.attributes, PLACE))
-        if found is not None and _state(source.attributes, source.size) in found:
+        if found is not None and _state(source.attributes, source.size) == found:
             unchanged += 1
         else:
             left.append(source)
