@@ -176,6 +176,7 @@ def test_each_change_of_the_disk_is_crashed_before_and_after(monkeypatch: pytest
     test_erasure_crashes.recorded.__wrapped__()
     test_erasure_crashes.recorded.__wrapped__(overwrites=True)
     test_erasure_crashes.recorded_restoration.__wrapped__()
+    test_erasure_crashes.test_a_crash_while_a_part_of_a_file_goes_costs_nothing_beside_it()
 
     known = sites()
     missed = "\n".join(

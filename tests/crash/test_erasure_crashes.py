@@ -26,6 +26,7 @@ from ullage.engine.registers import PendingErasure, RegisteredSubject, pending_e
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.errors import NotARepository, RepositoryDamaged
 from ullage.testing.crashing import CrashFiles, CrashPoint, Image
+from ullage.testing.images import BLOCK_BYTES
 
 SPEC = spec_with(provenance=ProvenanceSettings(compress_on_rollover=False))
 
@@ -166,3 +167,23 @@ def test_nothing_goes_before_the_intent_is_durable() -> None:
         image = point.image(())
         has_intent = any(path.endswith(("/erasure/intent", "/erasure/intent.over")) for path in image.files)
         assert has_intent or paths_with(image) in ([], paths_with(points[0].image(())))
+
+
+def test_a_crash_while_a_part_of_a_file_goes_costs_nothing_beside_it() -> None:
+    """Of what is punched or cut, and overwritten before, a crash leaves some or nothing; once it is gone, nothing."""
+    files = CrashFiles()
+    recorder, overwriting = Recorder(files), OverwritingFiles(files)
+    file = overwriting.create("/file")
+    file.write(b"k" * BLOCK_BYTES + CONTENT.ljust(2 * BLOCK_BYTES) + CONTENT, 0)
+    file.sync()
+    files.sync_directory("/")
+    recorder.start()
+
+    file.punch(BLOCK_BYTES, 2 * BLOCK_BYTES)
+    file.truncate(BLOCK_BYTES)
+
+    recorder.stop()
+    for image in ends(recorder.points):
+        assert image.files["/file"].startswith(b"k" * BLOCK_BYTES)
+    assert CONTENT in recorder.points[0].image(()).files["/file"]
+    assert CONTENT not in recorder.points[-1].image(()).files["/file"]
