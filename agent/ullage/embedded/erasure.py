@@ -1,7 +1,6 @@
 """Looking for a subject in a repository of this machine that nobody has open, and erasing it."""
 
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any
@@ -15,7 +14,7 @@ from ullage.embedded.repository import open_embedded
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
-from ullage.engine.erasure.intent import ErasureIntent, IntentFile, told_unfinished
+from ullage.engine.erasure.intent import ErasureIntent, IntentFile, erase_command
 from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.erasure.subject import DigestedSubjects, digest_of
 from ullage.engine.files import OsFiles
@@ -241,21 +240,19 @@ def give_up_erasure(document: ContentRepository, *, is_forced: bool) -> tuple[st
         if left and not is_forced:
             raise InvalidArgument(
                 "Something is gone already, and of the rest only the erasure that was begun knows: "
-                f"{'; '.join(left)}. Nothing was forgotten: finish it (`{_command(intent)}`), or say --give-up --yes, "
-                "which leaves this where nobody finds it"
+                f"{'; '.join(left)}. Nothing was forgotten: finish it (`{erase_command(intent.where)}`), or say "
+                "--give-up --yes, which leaves this where nobody finds it"
             )
         place.remove()
         return left
 
 
-def unfinished_erasure(root: str, *, is_named: bool = True) -> str:
+def unfinished_erasure(root: str) -> str:
     """What to say of an erasure that was begun in the repository at this root and is not finished; empty if there is
-    none. It may be open, and nothing is changed. Whose it is stands in it only if it shall be named: no log has that.
+    none. It may be open, and nothing is changed. Whose it is stands in it: what others read is `told_unfinished`.
     """
     if not os.path.isdir(root):
         return ""
-    if not is_named:
-        return told_unfinished(OsFiles(), os.path.abspath(root))
     try:
         intent = IntentFile(OsFiles(), root, "").peek()
     except (RepositoryDamaged, FormatTooNew) as error:
@@ -267,13 +264,8 @@ def begun(intent: ErasureIntent) -> str:
     """What to say of an erasure that is not finished."""
     return (
         f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: finish it "
-        f"(`{_command(intent)}`), or give it up (`ullage erase --give-up`)"
+        f"(`{erase_command(intent.where)}`), or give it up (`ullage erase --give-up`)"
     )
-
-
-def _command(intent: ErasureIntent) -> str:
-    words = " --and ".join(shlex.quote(f"{name}={value}") for name, value in intent.where.items())
-    return f"ullage erase --where {words}"
 
 
 def _overwrote(document: ContentRepository) -> bool:

@@ -8,21 +8,14 @@ import msgspec
 import ullage
 from ullage.interface.buckets import Bucket
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.options import FILE, PAIR, command, json_output, on_bucket, option
+from ullage_agent.cli.options import FILE, command, container_paths, json_output, on_bucket, option
 from ullage_agent.cli.output import bar, many, print_json, say, size, tell
 
 
 @command()
 @click.argument("source", metavar="SRC", help="A share: s3://BUCKET/PREFIX, as `ullage status` tells it, or above it.")
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
-@option(
-    "--container",
-    "containers",
-    type=PAIR,
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Place this container at another path below ROOT.",
-)
+@container_paths
 @option("--node-is-off", is_flag=True, help="Say that the node that wrote it is off: nobody waits for its lease then.")
 @option("--check", is_flag=True, help="Read everything once more before the repository is served, and not while it is.")
 @option(

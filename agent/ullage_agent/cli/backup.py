@@ -18,10 +18,10 @@ from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import (
     BUCKET_NAMES,
     FILE,
-    PAIR,
     Function,
     Group,
     command,
+    container_paths,
     json_output,
     on_bucket,
     on_repository,
@@ -40,7 +40,7 @@ from ullage_agent.cli.output import (
     size,
     tell_or_print,
 )
-from ullage_agent.cli.times import FORMS, time_option
+from ullage_agent.cli.restoreoptions import restored_ids, restored_moment, restored_queues
 from ullage_agent.cli.upkeep import interruptible, named
 
 WRITE = "write"
@@ -255,28 +255,14 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
 @command()
 @click.argument("source", metavar="SRC", help=BACKUP_OR_SHARE)
 @click.argument("root", metavar="ROOT", type=FILE, help="Empty, or not there: the repository is made in it.")
-@option(
-    "--container",
-    "containers",
-    type=PAIR,
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Place this container at another path below ROOT.",
-)
+@container_paths
 @option(
     "--generation",
     type=int,
     metavar="N",
     help="One that `ullage backup list` names, or a point of `ullage backup points`; else the newest.",
 )
-@option(
-    "--at",
-    "at_millis",
-    callback=time_option,
-    metavar="TIME",
-    default="",
-    help=f"Restore the state of this moment, {FORMS}.",
-)
+@restored_moment
 @option(
     "--register",
     "registers",
@@ -285,8 +271,8 @@ def list_runs(where: ChosenRepository, as_json: bool) -> None:
     multiple=True,
     help="Erase whom this register of erasures names; may be repeated.",
 )
-@option("--queue", "queues", metavar="NAME", multiple=True, help="Restore only this queue; may be repeated.")
-@option("--id", "ids", metavar="ID", multiple=True, help="Restore only this FlowFile or handle; may be repeated.")
+@restored_queues
+@restored_ids
 @on_bucket
 @json_output
 def restore(

@@ -71,13 +71,13 @@ class ChosenRepository:
         """The chosen repository: open here, with Ctrl-C deferred to safe points, or connected."""
         return self._connected() if self.is_served else opened_here(self.document())
 
-    def unfinished_erasure(self) -> dict[str, str]:
+    def unfinished_erasure(self, served: str = "") -> dict[str, str]:
         """What to say of an erasure of the chosen repository that is not finished: `unfinishedErasure`, and words.
-        Nothing is known of a service's.
+        `served`: what a service's state says of its own, which has no values.
         """
         from ullage.embedded.erasure import unfinished_erasure
 
-        words = "" if self.is_served else unfinished_erasure(self.document().spec.storage.host_path.path)
+        words = served if self.is_served else unfinished_erasure(self.document().spec.storage.host_path.path)
         return {"unfinishedErasure": words} if words else {}
 
     def _connected(self) -> Repository:

@@ -16,10 +16,8 @@ def plain_ends(program: str = "ullage") -> Iterator[None]:
     """What ends a command early is told in a line, and is its exit code."""
     try:
         yield
-    except (
-        KeyboardInterrupt,
-        click.Abort,
-    ) as error:  # Click would say 1, with which `check` says that it found problems
+    except (KeyboardInterrupt, click.Abort) as error:
+        # Click would say 1, with which `check` says that it found problems.
         raise _interrupted(getattr(error, "__notes__", ())) from None
     except BrokenPipeError:
         _discard_output()

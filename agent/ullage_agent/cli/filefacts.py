@@ -17,7 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 PERMISSIONS, MODIFIED, OWNER, GROUP = "file.permissions", "file.lastModifiedTime", "file.owner", "file.group"
@@ -82,9 +82,7 @@ def give(path: str, facts: FileFacts) -> None:
     is_owned = _own(path, facts)
     if facts.mode is not None and facts.type is not FileType.LINK:
         os.chmod(path, facts.mode if is_owned else facts.mode & ~SET_IDS)
-    if facts.modified_nanos is not None:
-        with suppress(OverflowError):  # a time that this filesystem does not have: it keeps the present one
-            os.utime(path, ns=(facts.modified_nanos, facts.modified_nanos))
+    _date(path, facts)
 
 
 def own_link(name: str, folder: int, facts: FileFacts) -> None:
@@ -92,10 +90,7 @@ def own_link(name: str, folder: int, facts: FileFacts) -> None:
     user, group = _ids(facts)
     if os.geteuid() == 0 and (user, group) != (-1, -1):
         os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
-    if facts.modified_nanos is not None:
-        with suppress(OverflowError):  # as of a file
-            times = (facts.modified_nanos, facts.modified_nanos)
-            os.utime(name, ns=times, dir_fd=folder, follow_symlinks=False)
+    _date(name, facts, dir_fd=folder, follow_symlinks=False)
 
 
 def encoded_path(path: str) -> dict[str, str]:
@@ -123,6 +118,13 @@ def _own(path: str, facts: FileFacts) -> bool:
     if (user, group) != (-1, -1):
         os.chown(path, user, group)
     return user != -1 and group != -1
+
+
+def _date(name: str, facts: FileFacts, **where: Any) -> None:
+    """Give it its time; `where` is what os.utime takes besides."""
+    if facts.modified_nanos is not None:
+        with suppress(OverflowError):  # a time that this filesystem does not have: it keeps the present one
+            os.utime(name, ns=(facts.modified_nanos, facts.modified_nanos), **where)
 
 
 def _ids(facts: FileFacts) -> tuple[int, int]:

@@ -241,3 +241,11 @@ def with_options(function: Function, options: Sequence[Callable[[Function], Func
 override: Final = option(
     "--override", is_flag=True, help="Pass over the windows of spec.maintenance; what is paused stays paused."
 )
+container_paths: Final = option(
+    "--container",
+    "containers",
+    type=PAIR,
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Place this container at another path below ROOT.",
+)

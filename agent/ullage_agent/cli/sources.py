@@ -112,18 +112,17 @@ class Target:
         if self.queue is None or self._force or not sources:
             return
         status = self._status(self.queue)
-        bytes_before_last = status.size_bytes + sum(source.size for source in sources[:-1])
+        total = sum(source.size for source in sources)
         room = max(0, status.count_max - status.flow_files)
         if status.count_max and room < len(sources):
             limit = f"room for {many(room, 'FlowFile')} more (spec.flowFile.queueDefaults.maxCount)"
-        elif status.bytes_max and bytes_before_last >= status.bytes_max:
+        elif status.bytes_max and status.size_bytes + total - sources[-1].size >= status.bytes_max:
             limit = f"room for {size(max(0, status.bytes_max - status.size_bytes))} more"
         else:
             return
-        total = size(sum(source.size for source in sources))
         raise BackPressure(
-            f"queue {self.queue} has {limit}, and {many(len(sources), 'FlowFile')} of {total} are to be put: nothing "
-            "was put; --force puts them all the same"
+            f"queue {self.queue} has {limit}, and {many(len(sources), 'FlowFile')} of {size(total)} are to be put: "
+            "nothing was put; --force puts them all the same"
         )
 
     def add(self, source: Source, attributes: dict[str, str], pieces: Iterator[bytes]) -> None:

@@ -31,9 +31,7 @@ def status(where: ChosenRepository, as_json: bool) -> None:
     with where.opened() as repository, interrupts.allowed():
         state, forecast = repository.state(), repository.reclamation.forecast()
         goal = repository.reclamation.goal()
-    unfinished = where.unfinished_erasure()
-    if where.is_served and state.unfinished_erasure:
-        unfinished = {"unfinishedErasure": state.unfinished_erasure}
+    unfinished = where.unfinished_erasure(state.unfinished_erasure)
     if as_json:
         print_json(msgspec.to_builtins({"state": state, "forecast": forecast, "goal": goal}) | unfinished)
         return

@@ -8,7 +8,7 @@ from ullage.contract import RunPhase, time_of
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import command, option
 from ullage_agent.cli.output import print_json, print_rows, say, size, tell
-from ullage_agent.cli.times import FORMS, time_option
+from ullage_agent.cli.restoreoptions import restored_ids, restored_moment, restored_queues
 from ullage_agent.kubectl.cluster import BACKUPS, RESTORES, Cluster, Object
 from ullage_agent.kubectl.completion_values import node_names
 from ullage_agent.kubectl.following import followed, going_on
@@ -68,16 +68,9 @@ def backup(cluster: Cluster, name: str, bucket: str, wait: bool, timeout: float,
     type=click.IntRange(min=1),
     help="Restore this generation or point. The default is the newest.",
 )
-@option(
-    "--at",
-    "at_millis",
-    callback=time_option,
-    metavar="TIME",
-    default="",
-    help=f"Restore the state of this moment, {FORMS}.",
-)
-@option("--queue", "queues", metavar="NAME", multiple=True, help="Restore only this queue; may be repeated.")
-@option("--id", "ids", metavar="ID", multiple=True, help="Restore only this FlowFile or handle; may be repeated.")
+@restored_moment
+@restored_queues
+@restored_ids
 @waiting
 @timeout
 @output

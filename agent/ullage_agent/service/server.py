@@ -21,7 +21,6 @@ import uvicorn
 import uvloop
 
 from ullage.contract import ContentRepository, ContractError
-from ullage.embedded.erasure import unfinished_erasure
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.errors import Forbidden, Unauthenticated
 from ullage_agent.service.access import Actors, Authenticator
@@ -235,9 +234,8 @@ class Server:
             if "health" in sockets:
                 health = Health(sockets["health"], self.limits, lambda: self.host.is_ready and not served.is_stopping)
             self.urls = {name: _url(listening, name, sock) for name, sock in sockets.items()} | self.bulk.addresses
-            root = self.host.spec.storage.host_path.path
-            self._log.info("serving", **self.urls, node=self.node, root=root)
-            if unfinished := unfinished_erasure(root, is_named=False):
+            self._log.info("serving", **self.urls, node=self.node, root=self.host.spec.storage.host_path.path)
+            if unfinished := self.host.repository.state().unfinished_erasure:
                 self._log.warning("an erasure is not finished", problem=unfinished)
             self._on_ready(self.urls)
             await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)

@@ -11,6 +11,7 @@ more.
 
 import os
 import shlex
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -111,6 +112,12 @@ class IntentFile(NamedTuple):
             self.files.sync_directory(os.path.dirname(self.path))
 
 
+def erase_command(where: Mapping[str, str]) -> str:
+    """What a person types to erase a subject."""
+    words = " --and ".join(shlex.quote(f"{name}={value}") for name, value in where.items())
+    return f"ullage erase --where {words}"
+
+
 def told_unfinished(files: Files, root: str) -> str:
     """What a repository that is open says of an erasure that was begun in it and is not finished, which only somebody
     can go on with once it is closed; empty if there is none. It goes where many read it: so it has no values.
@@ -121,9 +128,9 @@ def told_unfinished(files: Files, root: str) -> str:
         return str(error)
     if intent is None:
         return ""
-    words = " --and ".join(f"{shlex.quote(name)}=VALUE" for name in intent.where)
+    command = erase_command(dict.fromkeys(intent.where, "VALUE"))
     return (
         f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: what is left of the subject is "
-        f"there still. Stop the service and say `ullage erase --where {words}` (`ullage status --root "
+        f"there still. Stop the service and say `{command}` (`ullage status --root "
         f"{shlex.quote(root)}` shows the values), or give it up (`ullage erase --give-up`)"
     )
