@@ -205,6 +205,7 @@ def test_what_strangers_put_leads_nowhere(root: Path, tmp_path: Path) -> None:
         {"filename": "y", "file.path.encoded": "%2Ftmp%2Fy%00"},
         {"filename": "way", "file.type": "directory", "file.permissions": "rwxrwxrwx"},
         {"filename": "..", "file.type": "directory", "file.permissions": "---------"},
+        {"filename": "z", "file.owner": "9" * 5_000},
         {"filename": "", "file.type": "device"},
         {"filename": "long" * 100, "path": "./" + "d/" * 2_000},
     ):
@@ -227,6 +228,32 @@ def test_a_get_that_was_killed_goes_on_without_copies(root: Path, source: Path, 
     for name in ("header.py", "parser.py"):
         shutil.copy(source / name, tmp_path / "back" / name)
     (tmp_path / "back" / "round").symlink_to(".")
+
+    ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)
+
+    assert listed(tmp_path / "back") == listed(source)
+
+
+def test_of_two_trees_in_a_queue_both_files_stay(root: Path, tmp_path: Path) -> None:
+    """A name that both have is no later version of the other's; nor are files that came from nowhere."""
+    for tree in ("one", "two"):
+        (tmp_path / tree).mkdir()
+        (tmp_path / tree / "same").write_bytes(tree.encode())
+    ullage("put", "--tree", tmp_path / "one", tmp_path / "two", root=root)
+    for content in (b"three", b"four"):
+        entry(root, content, filename="alone")
+
+    ullage("get", "--tree", "-q", "inbox", "-o", tmp_path / "out", root=root)
+
+    found = sorted(path.read_bytes() for path in (tmp_path / "out").iterdir())
+    assert found == [b"four", b"one", b"three", b"two"]
+
+
+def test_sync_compares_with_the_newest_version(root: Path, source: Path, tmp_path: Path) -> None:
+    """What was changed and changed back is put again: what stands last in the queue is what comes back."""
+    for mode in (0o600, 0o640, 0o600):
+        (source / "header.py").chmod(mode)
+        ullage("put", "--tree", "--sync", "-q", "tree", source, root=root)
 
     ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)
 
