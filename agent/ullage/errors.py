@@ -218,7 +218,7 @@ class RepositoryClosed(UllageError, ValueError):
 
 
 class NotRestored(RepositoryClosed):
-    """The repository is not open yet (seed 003, step 1), or not any more, where its files are: nothing was changed."""
+    """The repository is not open yet (docs/storage.md, Restore, step 1), or not any more: nothing was changed."""
 
     retry_after_seconds = PRESSURE_SECONDS
 
