@@ -7,7 +7,7 @@ import pytest
 from tests.engine.reclaim.test_liveness import when_read
 from tests.engine.test_cold_handles import cool, put, require, seal
 from tests.engine.test_cold_shares import counted
-from tests.support import Workshop, content_sizes, flip
+from tests.support import Workshop, claim_of, content_sizes, flip
 from ullage.contract import TruncationMode
 from ullage.engine.byteranges import ByteRange
 from ullage.engine.engine import Engine
@@ -23,8 +23,13 @@ CONTENTS = 24
 
 
 def claims_by_id(repository: Engine, ids: dict[str, bytes]) -> dict[str, ContentClaim]:
-    found = {id: record.claim for id in ids if (record := repository.ledger.find_any(parse_uuid(id))) is not None}
-    return {id: claim for id, claim in sorted(found.items(), key=lambda each: each[1].offset) if claim is not None}
+    """In the order of their places."""
+    found: list[tuple[int, str, ContentClaim]] = []
+    for id in ids:
+        record = repository.ledger.find_any(parse_uuid(id))
+        assert record is not None
+        found.append((claim_of(record).offset, id, claim_of(record)))
+    return {id: claim for _, id, claim in sorted(found)}
 
 
 def the_entry(repository: Engine) -> ResourceEntry:
