@@ -131,6 +131,12 @@ class NodeDraining(UllageError):
     retry_after_seconds = DRAIN_SECONDS
 
 
+class NodeFenced(UllageError):
+    """Another node writes this repository by now, and nothing is changed here any more: what is here can be read. Says
+    who writes it, and how what only this node has is brought over there. Nothing was done.
+    """
+
+
 class TransferStalled(UllageError):
     """Nothing came in, or nothing was taken, for too long."""
 
@@ -218,7 +224,7 @@ class RepositoryClosed(UllageError, ValueError):
 
 
 class NotRestored(RepositoryClosed):
-    """The repository is not open yet (seed 003, step 1), or not any more, where its files are: nothing was changed."""
+    """The repository is not open yet (docs/storage.md, Restore, step 1), or not any more: nothing was changed."""
 
     retry_after_seconds = PRESSURE_SECONDS
 

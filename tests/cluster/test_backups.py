@@ -225,6 +225,8 @@ def _verify(fleet: Fleet, operator: Operator, looks: Looks, place: str) -> None:
     fleet.apply(backup(place, "bad", suspend=True, verify={"schedule": "61 * * * *"}))
     looks.until("bad", "BackupVerified InvalidSchedule")
     fleet.apply(backup(place, "late-one", suspend=True, verify={"schedule": "* * * * *"}))
+    # The operator's first word of it first: one that was on its way would take back what is said here.
+    looks.until("late-one", "BackupVerified Never")
     say(fleet, place, "contentbackup", "late-one", {"verification": {"lastCompleted": "2026-01-01T02:00:00Z"}})
     looks.until("late-one", "BackupVerified Old")
 

@@ -62,7 +62,7 @@ def _flow(place: str, node: str) -> dict[str, Any]:
         "name": "put",
         "image": images.image_name("agent"),
         "imagePullPolicy": "Never",
-        "command": ["ullage", "put", "--queue=inbox", "--json", LIBRARY],
+        "command": ["ullage", "put", "--follow", "--queue=inbox", "--json", LIBRARY],
         "env": [{"name": name, "value": value} for name, value in environment.items()],
         "volumeMounts": [{"name": "authority", "mountPath": "/authority"}, {"name": "token", "mountPath": TOKENS}],
     }

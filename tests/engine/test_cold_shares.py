@@ -11,10 +11,10 @@ from tests.engine.test_damaged_handles import damage
 from tests.failing_files import FailingFiles
 from tests.support import Workshop
 from ullage.engine.engine import Engine
-from ullage.engine.ledger import coldshares
+from ullage.engine.ledger import coldshares, handleruns
 from ullage.engine.ledger.coldshares import SHARE_SHARDS, ColdShare, packed_shares, shares_of
 from ullage.engine.ledger.view import LedgerView
-from ullage.engine.model import ContentClaim, Operation, RestingShares, parse_uuid
+from ullage.engine.model import ContentClaim, Operation, RestingShares, Update, parse_uuid
 
 
 def counted(repository: Engine) -> dict[int, ColdShare]:
@@ -169,13 +169,14 @@ def test_a_snapshot_says_what_they_keep_alive_as_of_its_moment(workshop: Worksho
 
     repository.spaces.handles.written = changing  # type: ignore[method-assign]
     repository.checkpoint()
-    shares = shares_of(said)
+    runs = {run.number for run in repository.ledger.runs_of("handles")}
+    shares = shares_of(said, runs)
     assert shares is not None
-    found = dict(shares)
+    found = dict(shares.shares)
     assert {resource: found.pop(resource) for resource in before} == before
     assert [share.claimants for share in found.values()] == [30]
-    assert shares_of(said[:-1]) is None
-    assert shares_of(said[1:]) is None
+    for part, others in ((said[:-1], runs), (said[1:], runs), (said, runs | {99}), (said, {min(runs)})):
+        assert shares_of(part, others) is None
     assert claimants(repository) < 90
     for how in ("crash", "clean"):
         assert workshop.restart(how).check(deep=True).problems == ()
@@ -205,6 +206,31 @@ def test_a_snapshot_whose_totals_are_wrong_is_told_of_until_the_next(
         repository.checkpoint()
         assert repository.check().problems == ()
         workshop.expects_problems = False
+
+
+@pytest.mark.parametrize("how", ["said", "not said", "too low"])
+def test_no_place_is_given_twice_that_a_handle_in_a_run_has(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A start takes the last place from the snapshot, though its block cannot be read; else from the runs."""
+    repository = workshop.make()
+    ids = sorted(map(parse_uuid, put(repository, 0, 300)), reverse=True)
+    first = repository.queues.take_positions(300) + (1 << 40)  # as of a clock that was ahead
+    repository.committer.commit([Update(uuid, queued=first + at) for at, uuid in enumerate(ids)], creates=False)
+    with monkeypatch.context() as patched:
+        if how == "not said":
+            patched.setattr(handleruns, "listed_shares", lambda *_: iter(()))
+        elif how == "too low":
+            patched.setattr(handleruns, "RestingShares", lambda queued, runs: RestingShares(queued=1, runs=runs))
+        cool(repository)
+    if how == "said":
+        damage(workshop)
+    workshop.expects_problems = how != "not said"
+    repository = workshop.restart("clean")
+    assert repository.ledger.cold.queued_max == first + 299
+    assert repository.queues.take_positions(1) > repository.ledger.cold.queued_max
+    wrong = [each for each in repository.check().problems if "is said to be the last" in each]
+    assert len(wrong) == (how == "too low")
 
 
 def test_totals_of_what_cannot_be_read_are_not_said(workshop: Workshop) -> None:

@@ -96,7 +96,7 @@ SAMPLES: list[tuple[int, Any]] = [
         SetAside(A, "record 3 of transaction 9", "no uuid", b"\x92\x03\xc4\x00", 7, B, (RECORD,), (7, 8), "f.swap", 9),
     ),
     (29, SetAsideEnd(A)),
-    (32, RestingShares(1, bytes(32))),
+    (32, RestingShares(1, bytes(32), 7, bytes(8))),
     (31, HandlePack(A + B, b"\x01\0\x02\0", b"\x90\x90", 3)),
     (22, Relocation(1, 2, pack_moves([Move(0, 100, 4096), Move(300, 50, 4196)]), 9)),
 ]

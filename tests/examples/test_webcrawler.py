@@ -1,4 +1,4 @@
-"""The web crawler example tells its story as seed 002 tells it."""
+"""The web crawler example tells its story as NiFi in Depth tells it."""
 
 import gzip
 import shlex

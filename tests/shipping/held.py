@@ -3,9 +3,24 @@
 import threading
 from collections.abc import Callable, Collection, Iterable
 
+import pytest
+
 from tests.shipping.explored import tag_of
 from ullage.engine.shipping.shareplace import SharedObject, Taken
+from ullage.engine.shipping.shipper import Shipper
 from ullage.errors import BucketUnavailable
+
+
+def held_rounds(monkeypatch: pytest.MonkeyPatch) -> threading.Lock:
+    """Whoever has it keeps every shipper between two rounds: what is committed meanwhile is on its node alone."""
+    step, lock = Shipper.step, threading.Lock()
+
+    def locked(shipper: Shipper) -> None:
+        with lock:
+            step(shipper)
+
+    monkeypatch.setattr(Shipper, "step", locked)
+    return lock
 
 
 class HeldShare:

@@ -12,6 +12,7 @@ from tests.proof.figures import note
 from tests.service.running import Running, document_at, until
 from tests.shipping import test_publishing
 from tests.shipping.explored import Bucket, Program, Replayed, explore, is_epoch
+from tests.shipping.held import held_rounds
 from tests.shipping.test_fence import SERDE, SHARE, counting, holds, writing
 from tests.shipping.test_publishing import at_first, going_on
 from tests.shipping.test_served import has_shipped, replicating, replication
@@ -100,11 +101,12 @@ def state_is(repository: ullage.Repository, state: str) -> Callable[[], bool]:
 
 
 def test_a_repository_goes_on_elsewhere_and_its_old_node_stays_fenced(
-    bucket: Place, tmp_path: Path, no_pauses: None
+    bucket: Place, tmp_path: Path, no_pauses: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FlowFiles in their order with their attributes, handles under their ids; the new one ships, and the old one says
     whose the share is, also when it is started again.
     """
+    rounds = held_rounds(monkeypatch)
     assert bucket.bucket is not None
     at = ("--endpoint", bucket.bucket.endpoint)
     old = document_at(tmp_path / "old", **replicating(bucket))
@@ -118,8 +120,9 @@ def test_a_repository_goes_on_elsewhere_and_its_old_node_stays_fenced(
         until(lambda: has_shipped(repository), "all is shipped")
         share = replication(repository).url
         refused = run("adopt", share, tmp_path / "new", *at, expect=2)
-        said = run("adopt", share, tmp_path / "new", *at, "--node-is-off", "--node", "node-2", "--check")
-        repository.handles.put(b"only here")
+        with rounds:
+            said = run("adopt", share, tmp_path / "new", *at, "--node-is-off", "--node", "node-2", "--check")
+            repository.handles.put(b"only here")
         until(state_is(repository, "fenced"), "it is fenced")
         shown = run("status", "--url", running.url).stdout
 

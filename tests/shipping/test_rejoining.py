@@ -8,6 +8,7 @@ import ullage
 from tests.cli.test_commands import ullage as run
 from tests.places import Place
 from tests.service.running import Running, document_at, until
+from tests.shipping.held import held_rounds
 from tests.shipping.test_served import has_shipped, replicating, replication
 from ullage.errors import InvalidArgument, RepositoryLocked
 from ullage.uuids import new_uuids
@@ -17,12 +18,14 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def test_what_a_node_has_alone_is_told_and_brought_over_once(bucket: Place, tmp_path: Path) -> None:
+def test_what_a_node_has_alone_is_told_and_brought_over_once(
+    bucket: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """New FlowFiles behind those of their queue, new handles; what both had stays as the adopter has it, also what was
     taken on one side. Twice adopted, it is the first adoption that counts.
     """
     assert bucket.bucket is not None
-    at = ("--endpoint", bucket.bucket.endpoint)
+    at, rounds = ("--endpoint", bucket.bucket.endpoint), held_rounds(monkeypatch)
     old = document_at(tmp_path / "old", **replicating(bucket))
     with Running(old) as running, ullage.connect(running.url) as repository:
         for number in range(3):
@@ -33,18 +36,19 @@ def test_what_a_node_has_alone_is_told_and_brought_over_once(bucket: Place, tmp_
         source = ullage.Bucket(url=share, endpoint=bucket.bucket.endpoint)
         with pytest.raises(RepositoryLocked):
             ullage.rejoin(tmp_path / "old", source)
-        ullage.adopt(source, tmp_path / "between", node="node-2", node_is_off=True)
-        alone = repository.queues.put("q", b"alone", {"n": "3", "color": "red"})
-        handle = repository.handles.put(b"handle alone", {"of": "node-1"})
-        repository.queues.put("other", b"")
-        write, attempt = new_uuids(2)
-        running.repository.staging.begin(write, "spark", queue="q")
-        running.repository.staging.stage(write, attempt, 0, [b"nobody was told that it is there"])
-        with repository.session() as session:  # one that both have is taken
-            flow_file = session.get("q")
-            assert flow_file is not None
-            session.remove(flow_file)
-            session.commit()
+        with rounds:
+            ullage.adopt(source, tmp_path / "between", node="node-2", node_is_off=True)
+            alone = repository.queues.put("q", b"alone", {"n": "3", "color": "red"})
+            handle = repository.handles.put(b"handle alone", {"of": "node-1"})
+            repository.queues.put("other", b"")
+            write, attempt = new_uuids(2)
+            running.repository.staging.begin(write, "spark", queue="q")
+            running.repository.staging.stage(write, attempt, 0, [b"nobody was told that it is there"])
+            with repository.session() as session:  # one that both have is taken
+                flow_file = session.get("q")
+                assert flow_file is not None
+                session.remove(flow_file)
+                session.commit()
         until(lambda: replication(repository).state == "fenced", "it is fenced")
     ullage.adopt(source, tmp_path / "new", node="node-3", node_is_off=True)
     with pytest.raises(InvalidArgument, match="by nobody"):
@@ -90,7 +94,6 @@ def test_nothing_is_brought_to_a_node_that_did_not_adopt_it(bucket: Place, tmp_p
         ullage.connect(other.url) as elsewhere,
     ):
         ullage.adopt(source, tmp_path / "second", node="node-3", node_is_off=True)
-        followed.queues.put("q", b"alone")
         until(lambda: replication(followed).state == "fenced", "it is fenced")
 
         with pytest.raises(InvalidArgument, match="was followed by another itself"):

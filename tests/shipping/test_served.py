@@ -19,6 +19,7 @@ from ullage.contract import ReplicationMode, ReplicationSettings
 from ullage.embedded.shares import share_at
 from ullage.engine.shipping.logwriter import LogWriter
 from ullage.engine.wal.serde import SerDe
+from ullage.errors import NodeFenced
 from ullage.wire.service import ReplicationStatus
 from ullage_agent.cli.serve import with_replication
 
@@ -151,18 +152,25 @@ def test_a_secret_may_come_late_and_be_rotated(
 
 
 def test_a_node_whose_share_has_another_writer_says_so(bucket: Place, tmp_path: Path) -> None:
-    """In its status and its metrics, and it serves on."""
+    """In its status and its metrics, with nothing to ship. It is read, and who would change something is told why not:
+    over HTTP, as for a program, and by the command line.
+    """
     with Running(document_at(tmp_path / "r", **replicating(bucket))) as running:
         with ullage.connect(running.url) as repository:
-            repository.handles.put(b"kept")
+            id = repository.handles.put(b"kept")
             until(lambda: has_shipped(repository), "all is shipped")
             assert bucket.bucket is not None
             taken = share_at(msgspec.structs.replace(bucket.bucket, url=replication(repository).url))
             assert taken is not None
             LogWriter.begin(taken.place, taken.share, "elsewhere", SerDe())
-            id = repository.handles.put(b"more")
             until(lambda: replication(repository).state == "fenced", "it is fenced")
-            assert repository.handles.get(id) == b"more"
+            assert repository.handles.get(id) == b"kept"
+            for refused in (repository.handles.delete, lambda _: repository.queues.put("q", b"more")):
+                with pytest.raises(NodeFenced, match="node elsewhere writes the share"):
+                    refused(id)
+            said = run("drop", "--yes", "--handle", id, "--url", running.url, expect=3).stderr
+            assert not repository.state().is_ready
+        assert "elsewhere" in said
         metrics = running.server.metrics.text().decode()
 
     assert "ullage_replication_fenced 1.0" in metrics

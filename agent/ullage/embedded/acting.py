@@ -55,13 +55,17 @@ class Acting:
         return mine
 
     def require(self, use: QueueUse, queue: str = NO_QUEUE) -> None:
-        """Forbidden if the rules do not let them do this in the queue, or with handles. LeaseLapsed: nobody may now."""
+        """Forbidden if the rules do not let them do this in the queue, or with handles. LeaseLapsed: nobody may now;
+        NodeFenced: nobody may but read.
+        """
         self.right.require()
         if not self.queues.allows(use, queue):
             where = f"queue {queue}" if queue else "handles"
             raise Forbidden(f"{self.owner} may not {use} {where}: spec.auth.queues leaves that to others")
         if use != QueueUse.READ and queue.startswith(FEED_PREFIX) and not self.may(Right.REVOKE):
             raise Forbidden(f"{queue} is what a stream holds: it changes it itself, or who has {Right.REVOKE}")
+        if use != QueueUse.READ:  # also to hand out: what is taken here could never be committed
+            self.right.require_changes()
 
     def require_everywhere(self, use: QueueUse, what: str) -> None:
         """Forbidden if there may be a queue in which they may not do this: `what` does not tell queues apart. As
@@ -72,6 +76,8 @@ class Acting:
             raise Forbidden(
                 f"{what}: that is for who may {use} every queue, and spec.auth.queues keeps {self.owner} out of some"
             )
+        if use != QueueUse.READ:
+            self.right.require_changes()
 
 
 LOCAL: Final = Acting()

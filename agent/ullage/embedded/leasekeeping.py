@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from ullage.embedded.toldonce import ToldOnce
 from ullage.engine.servingright import ServingRight
 from ullage.engine.shipping.lease import LeaseRenewer, OwnedLease
 from ullage.engine.shipping.shareplace import SharePlace
@@ -32,10 +33,9 @@ class LeaseKeeper:
         self._right = right
         self._place = place
         self._share = share
-        self._on_failure = on_failure
+        self._told = ToldOnce(TASK, on_failure)
         self._reopen = reopen
         self._renewer: LeaseRenewer | None = None
-        self._problem = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ullage-lease", daemon=True)
         right.bind(held.lease)
@@ -47,7 +47,6 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """Renew no more. It lapses by itself: who adopts the share waits for that."""
-        self._right.end()
         self._stop.set()
         self._thread.join(self.held.term)
 
@@ -60,21 +59,16 @@ class LeaseKeeper:
             self._renewer = LeaseRenewer(self._place, self._share, writer, self.held.lease)
         try:
             self._renewer.renew(self.held.term)
-            self._problem = ""
+            self._told.forget()
         except ShareFenced as error:
             if self.held.writer == writer:
                 self.held.lease.lose()
-            self._tell(error)
+            self._told.tell(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the lease lapses, and the next try may succeed
             self._reopen()  # credentials and authorities may have come, or been rotated
-            self._tell(error)
+            self._told.tell(error)
         self._right.notice()
 
     def _run(self) -> None:
         while not self._stop.wait(self.held.term / RENEWALS):
             self.step()
-
-    def _tell(self, error: Exception) -> None:
-        if str(error) != self._problem:
-            self._problem = str(error)
-            self._on_failure(TASK, error)

@@ -2,19 +2,22 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from ullage.contract import ReplicationMode, ReplicationSettings
 from ullage.embedded.backupplaces import place_of_share
 from ullage.embedded.leasekeeping import LeaseKeeper
+from ullage.embedded.toldonce import ToldOnce
 from ullage.engine.engine import Engine
 from ullage.engine.provenance.store import ProvenanceStore
+from ullage.engine.shipping.adopting import owner_of
 from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.shareplace import SharePlace
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import InvalidArgument, ShareFenced
+from ullage.errors import InvalidArgument, ShareFenced, UllageError
 from ullage.interface.buckets import Bucket, authorities_beside, checked_bucket
 from ullage.wire.service import ReplicationState, ReplicationStatus
 
@@ -51,13 +54,13 @@ class Replication:
         self._engine = engine
         self._url = url
         self._interval = settings.interval.seconds
-        self._on_failure = on_failure
+        self._told = ToldOnce(TASK, on_failure)
+        self._place = place
         self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings))
         self._shipper.lease = None if keeper is None else keeper.held
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
         self._failures = 0
-        self._problem = ""
         self._is_fenced = False
 
     def start(self) -> None:
@@ -68,6 +71,7 @@ class Replication:
 
     def stop(self) -> None:
         """Ship what is left, if the bucket answers, once nobody commits any more."""
+        self._engine.committer.right.end()  # what the close has to commit is admitted, whoever has the share
         self._stop.set()
         if self._keeper is not None:
             self._keeper.stop()
@@ -100,7 +104,7 @@ class Replication:
             bases=figures.bases,
             shipped_bytes=figures.shipped_bytes,
             unreadable_contents=figures.unreadable,
-            problem=self._problem,
+            problem=self._told.problem,
             max_lag_millis=self._max_lag_millis,
             awaits_base=figures.awaits_base,
             adopt_after_millis=0 if self._keeper is None else self._keeper.held.term_millis,
@@ -129,22 +133,39 @@ class Replication:
                 self._shipper.begin()
             self._shipper.step()
         except ShareFenced as error:
-            if self._keeper is not None:
-                self._keeper.held.lease.lose()
-                self._engine.committer.right.notice()
-            self._is_fenced = True
-            self._engine.tap.close()
-            self._engine.ledger.shipping_since = 0  # nobody comes for it any more
-            self._tell(error)
+            self._end(error)
             return False
         except Exception as error:  # noqa: BLE001 - whatever it is, the repository serves on, and status tells
             self._failures += 1
-            self._tell(error)
+            self._told.tell(error)
             self._reopen()  # credentials and authorities may have come, or been rotated
             self._absorb()
             return False
-        self._failures, self._problem = 0, ""
+        self._failures = 0
+        self._told.forget()
         return True
+
+    def _end(self, error: ShareFenced) -> None:
+        """Somebody else has the share: nothing is shipped any more, and nothing is changed that nobody would ship."""
+        right = self._engine.committer.right
+        right.fence(self._said_of(""))  # before the bucket is asked whose it is, which may take its time
+        if self._keeper is not None:
+            self._keeper.held.lease.lose()
+            right.notice()
+        self._is_fenced = True
+        self._engine.tap.close()
+        self._engine.ledger.shipping_since = 0  # nobody comes for it any more
+        with suppress(UllageError):  # then it is not told who has it
+            right.fence(self._said_of(owner_of(self._place, self._engine.identity.repository).owner))
+        self._told.tell(error)
+
+    def _said_of(self, writer: str) -> str:
+        """What is answered to who would change something here: whose the repository is, and what to do."""
+        return (
+            f"{f'node {writer}' if writer else 'another node'} writes the share {self._url} of this repository by now: "
+            "write there. Nothing is changed here any more; what only this node has can be read, and "
+            f"`ullage rejoin ROOT {self._url} --to URL` brings it over once nobody serves it here"
+        )
 
     def _require_lease(self) -> None:
         """ShareFenced: whoever renews it has found that somebody else has the share; an idle shipper would not."""
@@ -156,12 +177,7 @@ class Replication:
         try:
             self._shipper.absorb()
         except Exception as error:  # noqa: BLE001 - it would end the thread, and with it shipping until the next start
-            self._tell(error)
-
-    def _tell(self, error: Exception) -> None:
-        if str(error) != self._problem:  # once, and not at each try
-            self._problem = str(error)
-            self._on_failure(TASK, error)
+            self._told.tell(error)
 
 
 def replication_of(

@@ -67,10 +67,10 @@ class Committer:
         """One transaction, durable when this returns its id. Only removing work may spend the reserve.
 
         `validate` runs right before the id is taken; what it raises is raised here, with nothing written. LeaseLapsed:
-        another node may have the repository by now.
+        another node may have the repository by now; NodeFenced: it has, and this changes what is here.
         """
         began = self._clock.monotonic()
-        is_told = self.right.admit()
+        is_told = self.right.admit(operations)
         if creates:
             self._admit_new()
         try:

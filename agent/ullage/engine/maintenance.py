@@ -15,6 +15,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.ledger.blockruns import STEP_BYTES
 from ullage.engine.reclaim.goalkeeper import LOOK_SECONDS
 from ullage.engine.reclaim.returns import TaskTime
+from ullage.errors import NodeFenced
 
 EXPIRATION_FREQUENCY_SECONDS = 60.0
 """How often expired FlowFiles and handles are looked for; polls find expired ones by themselves."""
@@ -152,6 +153,8 @@ class MaintenanceRunner:
         behind = max(0.0, clock.monotonic() - due)
         try:
             task.run()
+        except NodeFenced:
+            pass  # nothing expires here any more, and no space is short of that: who was fenced is told elsewhere, once
         except Exception as error:  # noqa: BLE001 - a task that fails in an unforeseen way must not end the others
             with self._lock:
                 self.failures.append((task.name, error))

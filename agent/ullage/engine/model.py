@@ -11,12 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from ullage.enums import (
-    Action as Action,
-    EventType as EventType,
-    Lifetime as Lifetime,
-    WriteState as WriteState,
-)
+from ullage.enums import Action as Action, EventType as EventType, Lifetime as Lifetime, WriteState as WriteState
 from ullage.uuids import (
     UUID_BYTES as UUID_BYTES,
     format_uuid as format_uuid,
@@ -420,13 +415,13 @@ class SetAsideEnd(msgspec.Struct, frozen=True, array_like=True, tag=29, gc=False
 
 
 class RunFile(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
-    """A sorted run of a key space (runs/rows.py) that counts; in the log one of which something was given up. `length`,
-    and `crc`, of its head, tell it from any other file of that number.
-    `first` and `last` are its keys' bounds; `newest_millis` is when its newest row was made, where that matters. Of
-    a key the run counts whose `through` is greatest: its own number or, if it was merged, the greatest of theirs.
-    `given_up` are the numbers (u32) of blocks that could not be read, and that a person does without; a run of no
-    rows is given up whole. `gone` has a bit for each row of a run of handles, the lowest of a byte first: those
-    that left it. A run of claims has the number of its handles.
+    """A sorted run of a key space (runs/rows.py) that counts; in the log one of which something was given up.
+    `length`, and `crc`, of its head, tell it from any other file of that number. `first` and `last` are its keys'
+    bounds; `newest_millis` is when its newest row was made, where that matters. Of a key the run counts whose
+    `through` is greatest: its own number or, if it was merged, the greatest of theirs. `given_up` are the numbers
+    (u32) of blocks that could not be read, and that a person does without; a run of no rows is given up whole. `gone`
+    has a bit for each row of a run of handles, the lowest of a byte first: those that left it. A run of claims has
+    the number of its handles.
     """
 
     number: Whole
@@ -457,10 +452,12 @@ class HandlePack(msgspec.Struct, frozen=True, array_like=True, tag=31, gc=False)
 
 
 class RestingShares(msgspec.Struct, frozen=True, array_like=True, tag=32, gc=False):
-    """In a snapshot: what handles in its runs keep alive (ledger/coldshares.py). The last record has the `count`."""
+    """In a snapshot: what handles in its runs keep alive (ledger/coldshares.py). The last record has all the rest."""
 
     count: Whole = 0
     shares: bytes = b""
+    queued: Whole = 0
+    runs: bytes = b""
 
 
 Operation = (

@@ -10,7 +10,7 @@ from typing import Any
 
 from ullage.contract import QueuePriority
 from ullage.engine.batches import require_readable, unpack_all_attributes
-from ullage.engine.ledger.coldshares import SHARE
+from ullage.engine.ledger.coldshares import RUN_NUMBER, SHARE
 from ullage.engine.ledger.keyspaces import SPACES
 from ullage.engine.ledger.swap import is_swap_name
 from ullage.engine.model import (
@@ -91,7 +91,7 @@ def _require_run(run: RunFile) -> None:
 
 
 def _require_shares(shares: RestingShares) -> None:
-    if len(shares.shares) % SHARE.size:
+    if len(shares.shares) % SHARE.size or len(shares.runs) % RUN_NUMBER.size:
         raise ValueError("what handles in runs keep alive is cut short")
 
 

@@ -49,7 +49,7 @@ ANY: Final[Refusals] = (
 
 KEYED: Final[Refusals] = (errors.KeyInUse, errors.KeyReused, errors.AnswerUnknown)
 BODY: Final[Refusals] = (errors.RequestTooLarge, errors.TransferStalled, errors.RequestIncomplete)
-COMMIT: Final[Refusals] = (errors.RepositoryStopped, errors.CommitOutcomeUnknown)
+COMMIT: Final[Refusals] = (errors.NodeFenced, errors.RepositoryStopped, errors.CommitOutcomeUnknown)
 STORE: Final[Refusals] = (
     *COMMIT,
     errors.TransactionTooLarge,

@@ -115,6 +115,7 @@ PROBLEMS: Final = (
     Problem(errors.TransactionTooLarge, "transaction-too-large", 413, "Too much for one transaction"),
     Problem(errors.RangeNotSatisfiable, "range-not-satisfiable", 416, "No such range", ("size",)),
     Problem(errors.Elsewhere, "elsewhere", 421, "Another node has it"),
+    Problem(errors.NodeFenced, "node-fenced", 421, "Another node writes this repository"),
     Problem(errors.KeyReused, "key-reused", 422, "The idempotency key belongs to another request"),
     Problem(errors.BackPressure, "back-pressure", 429, "Writers are asked to wait"),
     Problem(errors.QuotaReached, "quota-reached", 429, "A quota is reached"),

@@ -12,7 +12,7 @@ class ExitCode(enum.IntEnum):
     OK = 0, "done"
     PROBLEMS = 1, "`check` or `backup verify` found problems, or the demo a mismatch"
     USAGE = 2, "wrong usage, unreadable input or bad configuration"
-    LOCKED = 3, "another process has the repository open, or wrote a backup to the same place meanwhile"
+    LOCKED = 3, "another process has the repository open, another node writes it, or somebody wrote the same backup"
     REPOSITORY = 4, "no repository, a damaged one, a foreign or missing container, or a newer format"
     NO_ROOM = 5, "disk full, back-pressure or a failed write: nothing of that commit was stored"
     NOT_FOUND = 6, "no such FlowFile, queue, handle or event, or its content is gone"

@@ -31,6 +31,7 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
     errors.RepositoryLocked: ExitCode.LOCKED,
     errors.BackupOvertaken: ExitCode.LOCKED,
     errors.ShareFenced: ExitCode.LOCKED,
+    errors.NodeFenced: ExitCode.LOCKED,
     errors.NotARepository: ExitCode.REPOSITORY,
     errors.ForeignContainer: ExitCode.REPOSITORY,
     errors.FormatTooNew: ExitCode.REPOSITORY,

@@ -1,4 +1,4 @@
-"""Which events a session, a queue and a handle leave without being asked (seed 002)."""
+"""Which events a session, a queue and a handle leave without being asked (NiFi in Depth)."""
 
 from tests.engine.provenance.history import history, of_type, types
 from tests.support import Workshop, committing, put_all

@@ -1,4 +1,4 @@
-"""Tail truncation (seed 000, NIFI-15570): what it frees, when it runs, and what it must never cut."""
+"""Tail truncation (NIFI-15570): what it frees, when it runs, and what it must never cut."""
 
 import io
 from collections.abc import Iterator

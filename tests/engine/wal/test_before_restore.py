@@ -1,4 +1,4 @@
-"""Step 1 of seed 003's writing: no update before the records have been restored."""
+"""Step 1 of a write in NiFi's notes: no update before the records have been restored."""
 
 import pytest
 

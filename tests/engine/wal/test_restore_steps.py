@@ -1,4 +1,4 @@
-"""The eleven steps of a restore, as seed 003 numbers them; of 6 and 8, torn ends, test_torn_tails.py tells."""
+"""The eleven steps of a restore, as docs/storage.md numbers them; of 6 and 8, torn ends, test_torn_tails.py tells."""
 
 from functools import partial
 

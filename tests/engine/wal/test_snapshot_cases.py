@@ -1,4 +1,4 @@
-"""What a restore makes of `snapshot` and `snapshot.partial`: the four cases of seed 003, and damaged ones."""
+"""What a restore makes of `snapshot` and `snapshot.partial`: the four cases of NiFi's notes, and damaged ones."""
 
 import shutil
 from collections.abc import Callable

@@ -81,7 +81,7 @@ class QueueManager:
         records: defaultdict[int, list[FlowFileRecord]] = defaultdict(list)
         sizes: defaultdict[int, int] = defaultdict(int)
         restored = self._parts.ledger.records
-        position = restored.queued_max
+        position = max(restored.queued_max, self._parts.ledger.cold.queued_max)
         # One look at each: a million lie all over the memory, and each look waits for it.
         for record in restored.restored():
             number = record.queue

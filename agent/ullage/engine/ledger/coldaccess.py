@@ -120,7 +120,7 @@ class ColdAccess(LedgerState):
             self._take_claims(claims)
             if tally is not None:
                 count_in(tally, claims)
-            self.records.note_queued(rows.queued)
+            self.cold.note_queued(rows.queued)
         if any(rows.expires_millis) or any(rows.deleted_millis):  # none is written with an end
             ends = map(any, zip(rows.expires_millis, rows.deleted_millis, strict=True))
             for uuid in compress(rows.uuids, map(all, zip(ends, visible, strict=True))):

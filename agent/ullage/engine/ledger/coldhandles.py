@@ -7,7 +7,7 @@ A handle is in one place, in memory or in one run: so no run is newer than anoth
 row. The runs are those of the last published snapshot, and a start that reads the log again comes to the same bits.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import compress
 from typing import Final, NamedTuple
@@ -328,6 +328,9 @@ class ColdHandles:
         self.shares = ColdShares()
         """What they keep alive, by resource claim."""
 
+        self.queued_max = 0
+        """None of them has a greater place in a queue, nor had one."""
+
         self.moves = 0
         """Raised before handles leave memory for a run."""
 
@@ -429,6 +432,10 @@ class ColdHandles:
         if run.left is not None:
             run.left.append(record.uuid)
         return True
+
+    def note_queued(self, queued: Iterable[int]) -> None:
+        """There are, or will be, handles with these places; called by a start, or by whoever writes a checkpoint."""
+        self.queued_max = max(self.queued_max, max(queued, default=0))
 
     def list(self, listed: RunFile) -> None:
         """A snapshot lists a run; or, in the log, something of one was given up."""

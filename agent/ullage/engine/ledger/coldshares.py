@@ -7,10 +7,10 @@ They stand for all runs together, since a handle is in one of them. Like all tot
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import astuple
@@ -32,6 +32,9 @@ WRONG_MAX = 10
 
 SHARE = struct.Struct("<QQQQ")
 """One in a snapshot: the resource claim and the fields of its share."""
+
+RUN_NUMBER = struct.Struct("<Q")
+"""One of those whose handles were counted."""
 
 
 class ColdShare(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +105,11 @@ class ColdShares:
         else:
             shard.pop(resource, None)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all handles that have left memory are counted."""
+        return not self._is_settling
+
     def moment(self) -> Mapping[int, ColdShare] | None:
         """All of them as they are now; None: some handles are not counted yet."""
         return None if self._is_settling else {key: share for shard in self._shards for key, share in shard.items()}
@@ -122,17 +130,33 @@ class ColdShares:
         self._before = None
 
 
-def shares_of(listed: Iterable[RestingShares]) -> Iterator[tuple[int, ColdShare]] | None:
-    """What a snapshot says, by resource claim; None: some of it, or all, is not there."""
-    listed = list(listed)
-    sizes = [len(each.shares) // SHARE.size for each in listed]
-    if not listed or max(each.count for each in listed) != sum(sizes):
+class SaidShares(NamedTuple):
+    """What a snapshot says of the handles in its runs: how far their places in queues reach at most, and their shares
+    by resource claim.
+    """
+
+    queued_max: int
+    shares: Iterator[tuple[int, ColdShare]]
+
+
+def shares_of(listed: Collection[RestingShares], runs: Collection[int]) -> SaidShares | None:
+    """What a snapshot says that lists these runs; None: some of it, or all, is not there, or it says so of others."""
+    said = sum(len(each.shares) // SHARE.size for each in listed)
+    lasts = [each for each in listed if each.runs]
+    # A record that lists a run may have been set aside: then they stand for handles that this start does not know.
+    if len(lasts) != 1 or lasts[0].count != said or lasts[0].runs != packed_numbers(runs):
         return None
-    return (
+    shares = (
         (resource, ColdShare(claimants, claimed_bytes, end))
         for each in listed
         for resource, claimants, claimed_bytes, end in SHARE.iter_unpack(each.shares)
     )
+    return SaidShares(lasts[0].queued, shares)
+
+
+def packed_numbers(runs: Collection[int]) -> bytes:
+    """Which runs there are, for a record of a snapshot."""
+    return b"".join(map(RUN_NUMBER.pack, sorted(runs)))
 
 
 def packed_shares(shares: Mapping[int, ColdShare]) -> list[bytes]:
@@ -141,9 +165,11 @@ def packed_shares(shares: Mapping[int, ColdShare]) -> list[bytes]:
     return [b"".join(found[at : at + SHARES_IN_RECORD]) for at in range(0, len(found), SHARES_IN_RECORD)]
 
 
-def listed_shares(shares: ColdShares, tally: Tally, lock: AbstractContextManager[Any]) -> Iterator[list[RestingShares]]:
+def listed_shares(
+    shares: ColdShares, tally: Tally, lock: AbstractContextManager[Any], last: RestingShares
+) -> Iterator[list[RestingShares]]:
     """What all handles keep alive that a snapshot lists in runs: those of its moment, at which `freeze` was called
-    and whose changes `lock` guards, and those of the tally, which it moves there. The last record says how many.
+    and whose changes `lock` guards, and those of the tally, which it moves there. The `last` record says how many, too.
     """
     coming: list[Tally] = [{} for _ in range(SHARE_SHARDS)]
     for resource, share in tally.items():
@@ -159,7 +185,7 @@ def listed_shares(shares: ColdShares, tally: Tally, lock: AbstractContextManager
         for packed in packed_shares(found):
             count += len(packed) // SHARE.size
             yield [RestingShares(0, packed)]
-    yield [RestingShares(count)]
+    yield [msgspec.structs.replace(last, count=count)]
 
 
 def wrong_said(said: Iterable[tuple[int, ColdShare]], counted: ColdShares) -> list[str]:

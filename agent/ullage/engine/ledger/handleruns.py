@@ -19,7 +19,15 @@ from typing import Final, NamedTuple
 from ullage.engine.ledger.claimrows import RESOURCE_BITS
 from ullage.engine.ledger.claimruns import BYTES_OF_CLAIM, ClaimRuns, NewHandles, WrittenHandles
 from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
-from ullage.engine.ledger.coldshares import Tally, count_in, listed_shares, shares_of, wrong_said
+from ullage.engine.ledger.coldshares import (
+    SaidShares,
+    Tally,
+    count_in,
+    listed_shares,
+    packed_numbers,
+    shares_of,
+    wrong_said,
+)
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
@@ -108,7 +116,7 @@ class HandleRuns:
             for number in cold.blocks():
                 self._load_block(cold, number, tally if before is None else None)
         self._settle(tally if before is None else self._ledger.tally_since(before))
-        self._compare(shares)
+        self._compare(shares_of(shares, listed))
         self._cold.is_replaying = True
 
     def started(self) -> None:
@@ -137,7 +145,9 @@ class HandleRuns:
         if listed:
             yield [*listed, *beside]
             if view.has_shares:
-                yield from listed_shares(self._cold.shares, tally, self._ledger.lock)
+                numbers = packed_numbers([run.number for run in listed])
+                last = RestingShares(queued=self._cold.queued_max, runs=numbers)
+                yield from listed_shares(self._cold.shares, tally, self._ledger.lock, last)
         yield from view.naming()
 
     @uninterrupted
@@ -318,6 +328,7 @@ class HandleRuns:
                     new = NewHandles(self.files, self.claims.files)
                 moved.append(_Moved(pack, new.rows, None if all(chosen) else tuple(chosen)))
                 count_in(tally, compress(rows.claims, chosen))
+                self._cold.note_queued(compress(rows.queued, chosen))  # if it is not published they are no nearer
                 claimed = zip(packed_rows(pack), rows.claims, strict=True)
                 for (uuid, row), claim in sorted(compress(claimed, chosen)):
                     new.add(RunRow(key_of(uuid), row), claim)
@@ -337,11 +348,18 @@ class HandleRuns:
             if new is not None:
                 new.close()
 
-    def _compare(self, listed: list[RestingShares]) -> None:
-        """At a start: what the snapshot says that handles keep alive, with what was counted."""
-        said = shares_of(listed)
-        if said is not None and self._cold.is_whole:
-            self._wrong = wrong_said(said, self._cold.shares)
+    def _compare(self, said: SaidShares | None) -> None:
+        """At a start: what the snapshot says of handles, with what was counted and found in runs."""
+        if said is None:
+            return  # then what was found has to do
+        found, cold = self._cold.queued_max, self._cold
+        # Also of handles that nobody could read, so that no FlowFile gets the place of one that comes back.
+        cold.note_queued([said.queued_max])
+        if not cold.is_whole:
+            return
+        self._wrong = wrong_said(said.shares, cold.shares)
+        if said.queued_max < found:
+            self._wrong.append(f"a handle in runs has place {found}, and {said.queued_max} is said to be the last")
 
     def _list(self, listed: list[RunFile], beside: list[RunFile]) -> None:
         self.files.list(listed)

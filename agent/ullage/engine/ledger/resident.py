@@ -192,10 +192,6 @@ class ResidentRecords:
         """See `PackedHandles.let_go`."""
         self._packed[rows[0][0][0]].let_go(pack, rows, held, show)
 
-    def note_queued(self, queued: Sequence[int]) -> None:
-        """A start found handles with these places."""
-        self.queued_max = max(self.queued_max, *queued)
-
     @property
     def packed_count(self) -> int:
         """How many handles are packed."""

@@ -36,6 +36,11 @@ def margin_of(term: float) -> float:
     return max(MARGIN_SECONDS_MIN, term * MARGIN_PART)
 
 
+def millis_of(term: float) -> int:
+    """A term as `epoch` says it: not shorter than it is."""
+    return math.ceil(term * 1000)
+
+
 class WriterLease:
     """Whether who writes a share may acknowledge, hand out and read: not before the first renewal that is known to be
     in the bucket, nor later than a term after it was asked for. One thread renews it; any may ask.
@@ -85,7 +90,7 @@ class OwnedLease:
     @property
     def term_millis(self) -> int:
         """As `epoch` says it."""
-        return math.ceil(self.term * 1000)
+        return millis_of(self.term)
 
     def begin(self, writer: ShareWriter, asked: float) -> None:
         """The share is taken, by a put that was sent right after this moment."""
@@ -114,9 +119,7 @@ class LeaseRenewer:
         assert found is not None, "it is ours"
         # Not one behind what lies there: an earlier try may be on its way with that.
         self._renewal = max(self._renewal, before.renewal) + 1
-        data = encode_document(
-            msgspec.structs.replace(before, renewal=self._renewal, term_millis=math.ceil(term * 1000))
-        )
+        data = encode_document(msgspec.structs.replace(before, renewal=self._renewal, term_millis=millis_of(term)))
         asked = self._lease.ask(term)
         try:
             self._place.put_over(EPOCH, data, found.tag)

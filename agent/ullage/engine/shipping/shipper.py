@@ -151,7 +151,8 @@ class Shipper:
                 self._note()
 
     def step(self) -> None:
-        """Ship what is durable; whatever is under way first."""
+        """Ship what is durable; whatever is under way first. Where nothing is put, one look at `epoch`."""
+        before = self.figures.log_objects
         if self._base is not None:
             self._publish(self._base)
         if self._parts.tap.is_lost:
@@ -168,6 +169,9 @@ class Shipper:
             self._give_up()
         if self._is_log_long():
             self._make_base()
+        # Who is idle would else learn of a successor with its next commit, which is acknowledged by then.
+        if self._writer and self.figures.log_objects == before and self.lease is None:
+            self._writer.require_epoch()
         self._look.note()
 
     def _is_log_long(self) -> bool:
