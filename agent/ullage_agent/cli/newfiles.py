@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk
 from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileFacts, FileType, facts_of, give, own_link, path_of
-from ullage_agent.cli.partfiles import Identity, PartFile, identity_of, is_part_name, name_beside, usual_mode
+from ullage_agent.cli.partfiles import FileIdentity, PartFile, identity_of, is_part_name, name_beside, usual_mode
 
 NAME_BYTES_MAX = 200
 """Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
@@ -110,7 +110,7 @@ class NewFiles:
 
     def __init__(self, folder: int, path: str, *, hidden: bool) -> None:
         """`path`: what people know the folder by."""
-        self.written: dict[tuple[int, str], Identity | None] = {}
+        self.written: dict[tuple[int, str], FileIdentity | None] = {}
         """What this batch made: the descriptor of the folder, and the name in it."""
 
         self._path = path
@@ -158,7 +158,7 @@ class NewFiles:
         id: str,
         content: Iterable[bytes],
         finish: Callable[[str], None],
-        earlier: Identity | None = None,
+        earlier: FileIdentity | None = None,
     ) -> tuple[str, ...]:
         """`finish` is called with a path to the open file, before it is synced. `earlier`: the file that may be
         replaced.
@@ -238,7 +238,7 @@ class TreeSoFar:
     """
 
     def __init__(self) -> None:
-        self.files: dict[Place, tuple[str, Identity | None]] = {}
+        self.files: dict[Place, tuple[str, FileIdentity | None]] = {}
         """What each was made from, and the file itself: somebody may have put another there."""
 
         self.folders: dict[tuple[str, ...], FileFacts] = {}
@@ -304,7 +304,7 @@ class TreeFiles(NewFiles):
         give(path, facts)
 
     def _link(
-        self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts, earlier: Identity | None
+        self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts, earlier: FileIdentity | None
     ) -> tuple[str, ...]:
         def make(each: str, folder: int) -> None:
             self._changed.add(folder)

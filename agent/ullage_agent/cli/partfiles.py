@@ -23,7 +23,7 @@ CONTINUES: Final = range(0x80, 0xC0)
 """Bytes of UTF-8 that no character begins with."""
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """What tells a file from any other that has had its name."""
 
     device: int
@@ -51,13 +51,13 @@ def name_beside(name: str, id: str) -> str:
     return f"{name}.{id}"
 
 
-def identity_of(name: str, folder: int | None = None) -> Identity | None:
+def identity_of(name: str, folder: int | None = None) -> FileIdentity | None:
     """Of what stands there, a link itself; None if nothing does."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return Identity(found.st_dev, found.st_ino)
+    return FileIdentity(found.st_dev, found.st_ino)
 
 
 def usual_mode() -> int:
@@ -87,7 +87,7 @@ class PartFile:
             self._close_left()
             raise
         found = os.fstat(self._descriptor)
-        self.identity = Identity(found.st_dev, found.st_ino)
+        self.identity = FileIdentity(found.st_dev, found.st_ino)
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +120,7 @@ class PartFile:
         if self._left is None:
             return False
         found = os.fstat(self._left)
-        return identity_of(name, self.folder) == Identity(found.st_dev, found.st_ino)
+        return identity_of(name, self.folder) == FileIdentity(found.st_dev, found.st_ino)
 
     def link_as(self, name: str) -> None:
         """Give it a free name; FileExistsError of any other. The name of the part stays until `drop`."""
