@@ -44,6 +44,7 @@ TESTS = (
     "tests/engine/runs/test_merged_rows.py",
     "tests/engine/ledger/test_resident_records.py",
     "tests/engine/ledger/test_residents.py",
+    "tests/engine/test_claim_runs.py",
     "tests/engine/test_cold_handles.py",
     "tests/engine/test_damaged_handles.py",
 )
@@ -125,6 +126,8 @@ class Slip(NamedTuple):
 RUN_FILES = Path("engine", "ledger", "runfiles.py")
 COLD = Path("engine", "ledger", "coldhandles.py")
 RESIDENT = Path("engine", "ledger", "resident.py")
+HANDLE_RUNS = Path("engine", "ledger", "handleruns.py")
+CLAIM_RUNS = Path("engine", "ledger", "claimruns.py")
 SLIPS = (
     Slip(Path("engine", "runs", "mergedrows.py"), "(value or not has_oldest)", "value"),
     Slip(RUN_FILES, "kept = self._listed | self._writing\n", f"kept = frozenset({MISSED}() or self._writing)\n"),
@@ -135,7 +138,12 @@ SLIPS = (
     Slip(COLD, "        run.hide(row)\n        if record", "        if record"),
     Slip(COLD, "run.left.append(record.uuid)", "return True"),
     Slip(COLD, "self.shares.lower(record.claim)", "pass"),
-    Slip(Path("engine", "ledger", "handleruns.py"), "self._cold.shares.lower(claim)", "pass"),
+    Slip(HANDLE_RUNS, "self._cold.shares.lower(claim)", "pass"),
+    Slip(HANDLE_RUNS, "yield [*listed, *beside]", "yield listed"),
+    Slip(CLAIM_RUNS, "            self._claim_rows.finish()\n", ""),
+    Slip(CLAIM_RUNS, "self.give_up()  # one without", "pass  # one without"),
+    Slip(CLAIM_RUNS, "if part.has(each.row)", "if True"),
+    Slip(Path("engine", "ledger", "claimrows.py"), "before = segment * SEGMENT_ROWS", "before = 0"),
     Slip(Path("engine", "ledger", "packedclaims.py"), "column[place + 1 :]", "column[place + 2 :]"),
     Slip(
         Path("engine", "ledger", "resources.py"),
@@ -149,7 +157,9 @@ that does without them, or after a merge before the one that lists them; a handl
 object again, or is packed as it was before its last change; one that leaves memory as it was before that, that is in
 memory and in a run, or comes back with a merge; a claim that dies with its neighbour, or with the first of
 those that share it; a file's share of what rests in runs that a handle leaves, or never joined, and that counts it
-still; what a block that cannot be read may claim is given back.
+still; what a block that cannot be read may claim is given back; handles whose claims no snapshot lists, or are
+cut short, or lie there though their handles were never finished, or are those of handles that left, or of handles of
+another segment.
 """
 
 

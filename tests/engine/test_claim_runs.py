@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import astuple
 
 from tests.engine.test_cold_handles import cold_of, cool, merge, put, require, run_files
+from tests.failing_files import FailingFiles
 from tests.support import Workshop, flip, spec_at
 from ullage.engine.engine import Engine
 from ullage.engine.ledger import claimrows
@@ -150,6 +151,21 @@ def test_a_whole_run_of_claims_that_says_something_else_is_found(
     workshop.expects_problems = False
     assert repository.check(deep=True).problems == ()
     assert told(repository) == there(repository)
+
+
+def test_one_without_the_other_is_nothing(workshop: Workshop, files: FailingFiles) -> None:
+    """Whichever of the two fails last: the handles are where they were, and nothing lies there that nobody lists."""
+    repository = workshop.make(files)
+    ids = put(repository, 0)
+    for space in ("handles", "claims"):
+        fault = files.fail("sync", f"*/{space}/*.run")
+        with pytest.raises(OSError, match="Input/output"):
+            cool(repository)
+        assert fault.seen
+        assert claim_files(workshop) == run_files(workshop) == []
+    cool(repository)
+    assert names(claim_files(workshop)) == names(run_files(workshop)) != []
+    require(repository, ids)
 
 
 def test_what_a_person_gave_up_claims_nothing(workshop: Workshop) -> None:

@@ -162,7 +162,7 @@ class Engine:
         self.forgotten, self.availability = Forgotten(), Availability(self.ledger, self.content)
         self.reader = ContentReader(self.content, self.ledger, self.spaces.blocks, self.availability, self.forgotten)
         purges = PurgeSchedule(self.ledger, clock, int(spec.compaction.deleted_retention), self.availability)
-        scanner = LivenessScanner(self.ledger, self.swap_files.read)
+        scanner = LivenessScanner(self.ledger, self.swap_files.read, self.spaces.claims.difference)
         space = ReclamationParts(self.ledger, self.content, scanner, self.committer, clock, self.forgotten)
         self.reclamation, self.compactor, self.account = self._reclaimers(space, purges, permission)
 

@@ -46,7 +46,7 @@ def plan_of(repository: Engine, action: Action) -> ReclamationPlan:
 
 
 def scanner_of(repository: Engine) -> LivenessScanner:
-    return LivenessScanner(repository.ledger, repository.swap_files.read)
+    return LivenessScanner(repository.ledger, repository.swap_files.read, repository.spaces.claims.difference)
 
 
 def when_read(monkeypatch: pytest.MonkeyPatch, do: Callable[[ResourceEntry], None]) -> None:
@@ -210,7 +210,7 @@ def test_a_claim_that_a_move_has_left_behind_keeps_everything(repository: Engine
     moves = pack_moves([Move(32 * KB, 4 * KB, 0)])
     ledger = Ledger(lambda _: SwapContent([]))
     ledger.load([entry_of(repository, kept).claim, output, kept, Relocation(claim.resource, output.index, moves)])
-    scanner = LivenessScanner(ledger, lambda _: SwapContent([]))
+    scanner = LivenessScanner(ledger, lambda _: SwapContent([]), lambda _: "")
 
     with pytest.raises(RepositoryDamaged, match="content at offset 0 was not"):
         scanner.examine(output.index)

@@ -49,7 +49,7 @@ class ContentWiper:
     def __init__(self, engine: Engine, claims: Sequence[ContentClaim], on_step: Told) -> None:
         """`claims` are the subject's base claims; `on_step` is told of how many bytes were given back."""
         self._ledger, self._content, self._clock = engine.ledger, engine.content, engine.clock
-        scanner = LivenessScanner(engine.ledger, engine.swap_files.read)
+        scanner = LivenessScanner(engine.ledger, engine.swap_files.read, engine.spaces.claims.difference)
         parts = ReclamationParts(
             engine.ledger, engine.content, scanner, engine.committer, engine.clock, engine.forgotten
         )

@@ -8,7 +8,7 @@ made anew when those handles are written anew by themselves, which `is_wanting` 
 what its range says.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ullage.engine.ledger.claimrows import (
@@ -21,6 +21,7 @@ from ullage.engine.ledger.claimrows import (
     total_of,
 )
 from ullage.engine.ledger.coldhandles import BesideRun, ColdPart, ColdRun
+from ullage.engine.ledger.coldshares import ColdShare, Tally, count_in
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.model import ContentClaim, RunFile
@@ -29,6 +30,9 @@ from ullage.engine.runs.rows import BlockDamaged, RowBlock, RowRun, RunRow
 
 BYTES_OF_CLAIM = 20
 """About what a handle takes in a run of claims."""
+
+LOOKS = 3
+"""At what runs say of a resource claim, as long as each finds other runs than it began with."""
 
 
 class WrittenHandles(NamedTuple):
@@ -83,6 +87,16 @@ class NewHandles:
             self._claims.close()
 
 
+class _ColdLook(NamedTuple):
+    """Runs under the ledger's lock, before what they claim of a resource claim is read without it. `share` is what is
+    counted of that; None: some handles are leaving memory, or nobody could count all of them.
+    """
+
+    moves: int
+    runs: tuple[ColdRun, ...]
+    share: ColdShare | None
+
+
 class ClaimRuns:
     """Thread-safe."""
 
@@ -91,6 +105,9 @@ class ClaimRuns:
         self._ledger = ledger
         self._damaged: set[int] = set()
         """Numbers of runs of claims of which something could not be read."""
+
+        self._differing: set[int] = set()
+        """Resource claims of which runs said something else than memory."""
 
     def opened(self, listed: RunFile) -> BesideRun:
         """A run of claims that counts, open where its head can be read."""
@@ -115,6 +132,38 @@ class ClaimRuns:
             if part.has(each.row)
         ]
 
+    def difference(self, resource: int) -> str:
+        """In which way handles in runs claim something else of a resource claim than memory knows; empty: in none that
+        anybody can tell. It reads the disk, so it is not for the lock.
+        """
+        # lock: runs, share | claims in memory | claims in runs, whose handles are there | lock: the same runs
+        #
+        # In that order. A row that is a handle is one since these runs are there, so its claim was in memory when that
+        # was read: whoever dies in between has come back from its run first, and one that leaves for a run comes with
+        # another one. Shares are compared where they are the same before and after: one that came back has lowered it,
+        # and only other runs raise it again.
+        said = f"resource claim {resource}: handles leave memory before anybody can read what they claim of it"
+        for _ in range(LOOKS):
+            with self._ledger.lock:
+                entry, before = self._ledger.entry(resource), self._looked(resource)
+                is_held = self._ledger.set_aside.is_holding_unread  # nobody has counted what could not be read
+            if entry is None or not before.runs or is_held:
+                return ""
+            held = {claim.offset: (claim.length, claim.crc) for claim in entry.residents().claims}
+            tally: Tally = {}
+            try:
+                lost = self._lost(before.runs, resource, held, tally)
+            except BlockDamaged:  # `is_wanting` asks for another one; as long as memory has all of it, it has to do
+                return ""
+            with self._ledger.lock:
+                after = self._looked(resource)
+            if after.moves == before.moves:
+                share = before.share if before.share == after.share else None
+                said = _difference(resource, lost, tally, share)
+                break
+        (self._differing.add if said else self._differing.discard)(resource)
+        return said
+
     def problems(self, *, deep: bool) -> Iterator[str]:
         """What `check` has to say; `deep`: reads every block, and compares it with the handles."""
         for run in self._ledger.cold.runs:
@@ -130,7 +179,28 @@ class ClaimRuns:
             if deep and not damages and beside.run is not None and self._is_other(run, beside.run):
                 self._damaged.add(beside.listed.number)
                 yield f"{beside.run.path} does not say what the handles of run {number} claim; both are written anew"
+        yield from filter(None, map(self.difference, sorted(self._differing)))
         yield from self.files.leftovers()
+
+    def _looked(self, resource: int) -> _ColdLook:
+        """Called under the ledger's lock."""
+        cold = self._ledger.cold
+        share = cold.shares.of(resource) if cold.is_whole and cold.shares.is_settled else None
+        return _ColdLook(cold.moves, cold.runs, share)
+
+    def _lost(
+        self, runs: Iterable[ColdRun], resource: int, held: Mapping[int, tuple[int, int]], tally: Tally
+    ) -> ClaimRow | None:
+        """One of the claims of handles in these runs that is not among those held; all are counted. BlockDamaged."""
+        lost: ClaimRow | None = None
+        for run in runs:
+            for segment in segments_of(run.listed.rows):
+                for row, claim in self._between(run, *bounds_of(resource, segment)):
+                    if not run.is_gone(row) and not run.is_given_up(row):
+                        count_in(tally, [claim])
+                        _, offset, *others = claim
+                        lost = lost if held.get(offset) == (*others,) else claim
+        return lost
 
     def _between(self, run: ColdRun, first: tuple[int, int], last: tuple[int, int]) -> Iterator[ClaimedRow]:
         beside = run.claims
@@ -141,7 +211,7 @@ class ClaimRuns:
             try:
                 block = opened.block(number)
                 for row in block.between(first, last):
-                    yield from claims_of(row)
+                    yield from _claims_there(run, row)
             except BlockDamaged:
                 self._damaged.add(beside.listed.number)
                 raise
@@ -161,6 +231,29 @@ class ClaimRuns:
             return next(there, None) is not None
         except BlockDamaged:
             return False  # of the handles, which is told of elsewhere, or of what could be read just now
+
+
+def _claims_there(run: ColdRun, row: RunRow) -> list[ClaimedRow]:
+    """What a row says. ValueError: it is none, or that of a run with more rows."""
+    found = claims_of(row)
+    if max(each.row for each in found) >= 8 * len(run.gone):
+        raise ValueError(f"claims of a row that run {run.listed.number} of handles does not have")
+    return found
+
+
+def _difference(resource: int, lost: ClaimRow | None, tally: Tally, share: ColdShare | None) -> str:
+    """What is wrong with claims that were found in runs; empty: nothing."""
+    if lost is not None:
+        said = f"a handle in a run claims {lost[2]} bytes at offset {lost[1]} of it, which nobody knows to be in use"
+    else:
+        found = ColdShare(*tally.get(resource, (0, 0, 0)))
+        if share is None or (found.claimants, found.claimed_bytes) == (share.claimants, share.claimed_bytes):
+            return ""
+        said = (
+            f"{found.claimants} handles in runs claim {found.claimed_bytes} bytes of it, and {share.claimants} are "
+            f"counted, of {share.claimed_bytes} bytes"
+        )
+    return f"resource claim {resource}: {said}; nothing of its file is given back (`ullage check --deep` tells more)"
 
 
 def _wanted(run: ColdRun) -> Iterator[RunRow]:

@@ -105,6 +105,11 @@ class ColdShares:
         else:
             shard.pop(resource, None)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all handles that have left memory are counted."""
+        return not self._is_settling
+
     def moment(self) -> Mapping[int, ColdShare] | None:
         """All of them as they are now; None: some handles are not counted yet."""
         return None if self._is_settling else {key: share for shard in self._shards for key, share in shard.items()}

@@ -206,6 +206,8 @@ class Executor:
         found: dict[int, _Alive] = {}
         for step in steps:
             try:
+                # | wrongly forgotten in memory: X | intent | unlink | the handle in a run that claims X is cut off |
+                self._parts.scanner.require_undisputed(step.resource)
                 found[step.resource] = self._alive(step)
             except RepositoryDamaged as error:
                 report.problems.append(str(error))
@@ -252,28 +254,34 @@ class Executor:
 
     def _derive(self, step: ReclamationStep, entry: ResourceEntry, alive: _Alive) -> ResourceClaim | None:
         """The intent of one step by what is in use now; None if nothing is left of it."""
-        length, holes = entry.claim.length, b""
-        is_free = entry.is_free if entry.relocation is not None else is_unused(self._parts.ledger, entry)
+        ledger, length, holes = self._parts.ledger, entry.claim.length, b""
+        is_free = entry.is_free if entry.relocation is not None else is_unused(ledger, entry)
         if step.action == Action.TRUNCATE:
             # At most what was planned, and never below what lives now: a replay may have pinned a dead claim
             # meanwhile.
             known = alive if isinstance(alive, KnownResidents) and alive.version == entry.version else None
-            end = end_in_use(self._parts.ledger, entry, None if known is None else known.end)
+            end = end_in_use(ledger, entry, None if known is None else known.end)
             length = max(step.length, end)
             if length >= entry.claim.length or is_free:
                 return None
         elif step.action == Action.PUNCH:
             # Swap files were read without the lock, and a claim may have come back from one of them since then.
-            if not isinstance(alive, Liveness) or is_free or not covers(self._parts.ledger, entry, alive):
+            if not isinstance(alive, Liveness) or is_free or not covers(ledger, entry, alive):
                 return None
             dead = alive.dead_runs(entry.claim.length, entry.claim.holes)
             # Blocks only: of a part of one the filesystem gives nothing back, and zeroes it all the same.
             holes = pack_ranges(hole for hole in map(whole_blocks, _common(step.holes, dead)) if hole.length)
             if not holes:
                 return None
-        elif not is_free or any(birth.has_intent for birth in births(self._parts.ledger, entry)):
+        elif not is_free or any(each.has_intent or self._rests(each) for each in {entry, *births(ledger, entry)}):
             return None
         return intent_of(entry, step.action, intent_length=length, intent_holes=holes)
+
+    def _rests(self, entry: ResourceEntry) -> bool:
+        """Whether handles in runs are counted for a resource claim that nobody seems to need: then the next run, which
+        compares them, says so.
+        """
+        return self._parts.ledger.cold.shares.of(entry.claim.index).claimants > 0
 
     def _result(self, intent: ResourceClaim, outcome: IntentOutcome, report: ReclamationReport) -> _Result:
         """What is to be committed for one intent that the content store has carried out."""

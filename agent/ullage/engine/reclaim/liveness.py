@@ -7,8 +7,8 @@ those, under the ledger's lock.
 
     lock: versions, totals | claims, swap files | lock: versions | ... | lock: `covers`, the change is promised
 
-Totals have chosen the file, and authorise nothing: where its claims do not add up to them nobody can say what is dead,
-and the file is left as it is.
+Totals have chosen the file, and authorise nothing: where its claims do not add up to them, or runs say something else
+of it than memory, nobody can say what is dead, and the file is left as it is.
 """
 
 import threading
@@ -81,9 +81,13 @@ class KnownResidents(NamedTuple):
 class LivenessScanner:
     """Finds out; keeps the claim tables of the swap files it has read, which never change."""
 
-    def __init__(self, ledger: Ledger, read_swap: Callable[[str], SwapContent]) -> None:
+    def __init__(
+        self, ledger: Ledger, read_swap: Callable[[str], SwapContent], difference: Callable[[int], str]
+    ) -> None:
+        """`difference` says in which way runs say something else of a resource claim than the ledger; empty: none."""
         self._ledger = ledger
         self._read_swap = read_swap
+        self._difference = difference
         self._tables: OrderedDict[str, dict[int, list[ContentClaim]]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -116,6 +120,18 @@ class LivenessScanner:
                     tries += 1
                     continue
             return _liveness(looks, held, {name: tables[name] for name in names})
+
+    def require_undisputed(self, index: int) -> None:
+        """RepositoryDamaged if handles in runs claim something else of a resource claim's file than memory knows: what
+        gives some of it back asks this first, whatever it then finds to be dead.
+        """
+        with self._ledger.lock:
+            entry = self._ledger.entry(index)
+            found = () if entry is None else births(self._ledger, entry)
+            indexes = {index, *(birth.claim.index for birth in found)}
+        for each in sorted(indexes):
+            if said := self._difference(each):
+                raise RepositoryDamaged(said)
 
     def residents(self, index: int) -> KnownResidents | None:
         """What lives in memory of a resource claim's own claims, in whatever file they lie; None if there is none.

@@ -119,6 +119,7 @@ class Rewriter:
         births = moves = 0
         for step in group:
             try:
+                self._parts.scanner.require_undisputed(step.resource)
                 liveness = self._parts.scanner.examine(step.resource)
             except RepositoryDamaged as error:
                 report.problems.append(str(error))
