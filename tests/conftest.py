@@ -1,4 +1,5 @@
 import os
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
@@ -6,6 +7,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tests import disk
 from tests.faults import volumes
 
 settings.register_profile(
@@ -62,17 +64,36 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     return _LongestFirst(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_report_header() -> str:
-    """Which filesystems the tests of real disks run on: without them they are not collected."""
-    return volumes.describe()
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Which filesystems the tests of real disks run on, without which they are not collected, and where the others."""
+    return [volumes.describe(), f"files of the other tests: {config.stash.get(FILES, 'where pytest is told')}"]
 
 
-@pytest.hookimpl(trylast=True)  # the reporter is registered in this hook too
+FILES = pytest.StashKey[str]()
+"""Where temporary files are, in words for people."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest itself chooses a place
 def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files lie on a disk in memory, unless `--basetemp` says where; there those of a failed test stay, which
+    otherwise go with the disk.
+    """
+    if hasattr(config, "workerinput") or config.option.basetemp:
+        return
+    if reason := disk.why_not():
+        config.stash[FILES] = f"on the machine's own disk ({reason})"
+        return
+    stack = ExitStack()
+    config.add_cleanup(stack.close)
+    config.option.basetemp = str(stack.enter_context(disk.in_memory()) / "t")
+    config.stash[FILES] = "on an ext4 in memory; --basetemp=DIRECTORY has them there, and keeps a failed test's"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Failures are named as they happen, not only at the end, which a run that is cut off does not reach."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
-        config.pluginmanager.register(_NamedAtOnce(reporter))
+        session.config.pluginmanager.register(_NamedAtOnce(reporter))
 
 
 class _NamedAtOnce:

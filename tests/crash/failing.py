@@ -36,6 +36,7 @@ from ullage.engine.reclaim.report import ReclamationReport
 from ullage.engine.session import ProcessSession
 from ullage.engine.shipping.history import MARK
 from ullage.engine.shipping.lastlook import KNOWN
+from ullage.engine.shipping.ownwriters import NOTE
 from ullage.errors import CommitOutcomeUnknown, NotARepository, RepositoryExists, RepositoryStopped, UllageError
 from ullage.testing.crashing import CHANGING, Call, CrashFiles, CrashPoint, Fault
 from ullage.wire.upkeep import CheckReport
@@ -432,7 +433,7 @@ def require_no_leaks(repository: Engine, files: CrashFiles) -> None:
         if path not in needed
         and path != STRANGER
         and not path.startswith(gone)
-        and os.path.basename(path) not in (IDENTITY, ASIDE, MARK, KNOWN, "snapshot", "ballast", "manifest")
+        and os.path.basename(path) not in (IDENTITY, ASIDE, MARK, KNOWN, NOTE, "snapshot", "ballast", "manifest")
         and not path.endswith((".wal", SUFFIX))
     ]
     assert left == [], f"files that nobody needs: {left}"

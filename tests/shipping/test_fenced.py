@@ -1,5 +1,6 @@
 """A node whose share somebody else writes, and which serves by no lease: it changes nothing any more, and is read."""
 
+import os
 import threading
 import typing
 from collections.abc import Callable, Iterator
@@ -7,7 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.shipping.held import HeldShare
+from tests.shipping.explored import Program, Replayed, explore, is_epoch
+from tests.shipping.held import HeldShare, gone
+from tests.shipping.test_fence import SERDE, SHARE
+from tests.shipping.test_publishing import FIRST, at_first
 from tests.shipping.test_restoration_resumes import SHIPPED
 from tests.support import Workshop
 from ullage.embedded.replication import Replication
@@ -31,9 +35,10 @@ from ullage.engine.model import (
     SwapOut,
     Undrained,
 )
-from ullage.engine.servingright import CHANGES
-from ullage.engine.shipping.adopting import adopt_share
+from ullage.engine.servingright import CHANGES, ServingRight
+from ullage.engine.shipping.adopting import adopt_share, owner_of
 from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.shipping.ownwriters import NOTE, forget_writers, noted
 from ullage.engine.shipping.shareplace import EPOCH
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, NodeFenced
@@ -110,7 +115,7 @@ def test_an_idle_node_that_was_followed_changes_nothing_more_and_is_read(
     session = repository.session()
     flow_file = session.get("q")
     assert flow_file is not None
-    repository.handles.put(b"of this node alone")
+    repository.handles.put(b"of this node alone", ttl_millis=60_000)
     taken(shipping)
     assert not shipping.replication.step()
     last, [told] = shipping.engine.log.last_id, shipping.told
@@ -146,7 +151,7 @@ def test_an_idle_node_that_was_followed_changes_nothing_more_and_is_read(
     assert repository.leases.acquire(600_000).id
     maintenance = MaintenanceRunner(shipping.engine)
     shipping.clock.advance(86_400)
-    assert "expire" in maintenance.run_due(is_heavy=False)
+    assert "purge" in maintenance.run_due(is_heavy=False)
     assert maintenance.failures == []
     assert shipping.told == [told]
 
@@ -210,3 +215,126 @@ def test_a_commit_on_its_way_when_the_fence_is_seen_is_of_what_only_this_node_ha
 
     (handle,) = answers
     assert shipping.repository.handles.get(handle) == b"on its way"
+
+
+def begun_again(made: Shipping) -> Replication:
+    """Of the same root, as after a kill."""
+    return Replication(made.engine, made.place, "s3://held", "node-1", made.engine.spec.replication, made.tell)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_start_does_not_take_back_a_share_that_a_copy_has_taken(shipping: Shipping, is_seen: bool) -> None:
+    """Whether it was seen before or not; where it was, nothing is changed before the bucket has answered either. Only
+    if somebody says so it is taken.
+    """
+    shipping.replication.step()
+    shipping.repository.handles.put(b"kept")
+    shipping.replication.step()
+    shipping.copied()
+    epoch = shipping.place.objects[EPOCH]
+    if is_seen:
+        shipping.replication.step()
+
+    for _ in range(2):
+        shipping.engine.committer.right = shipping.repository.acting.right = ServingRight()
+        shipping.place.fault = gone
+        again = begun_again(shipping)
+        assert not again.step()
+        assert shipping.engine.committer.right.is_given is not is_seen
+        shipping.place.fault = lambda _kind, _key: None
+        assert not again.step()
+        assert again.status().state == "fenced"
+        assert "node-2 has taken it since" in again.status().problem
+        assert not shipping.engine.committer.right.is_given
+        assert shipping.place.objects[EPOCH] == epoch
+        is_seen = True
+
+    forget_writers(shipping.engine.files, shipping.engine.root)
+    shipping.engine.committer.right = ServingRight()
+    again = begun_again(shipping)
+    assert again.step()
+    assert shipping.engine.committer.right.is_given
+    assert owner_of(shipping.place, shipping.share).owner == "node-1"
+
+
+@pytest.mark.parametrize("at", ["put", "was put", "list"])
+def test_a_start_takes_the_share_from_itself_whatever_became_of_the_last_try(shipping: Shipping, at: str) -> None:
+    """A put that was lost, one that nobody heard of, one that is only known to be there: over and over, in this process
+    and the next.
+    """
+
+    def cut(kind: str, key: str) -> None:
+        if kind == at and key in (EPOCH, "log"):
+            shipping.place.fault = gone  # from here on: whether it is there nobody can see
+            raise BucketUnavailable(key)
+
+    for _ in range(3):
+        again = begun_again(shipping)
+        for _ in range(2):
+            shipping.place.fault = cut
+            assert not again.step()
+        shipping.place.fault = lambda _kind, _key: None
+        assert again.step()
+    note = noted(shipping.engine.files, shipping.engine.root, shipping.place.name)
+    assert note is not None
+    assert len(note.nonces) < 5
+
+
+def test_a_try_that_comes_late_is_the_roots_own(shipping: Shipping) -> None:
+    """It lies in the way of the next one, which is begun once more."""
+    shipping.replication.step()
+    late: list[tuple[str, bytes]] = []
+
+    def hold_back(place: HeldShare, key: str, data: bytes, tag: str) -> None:
+        late.append((key, data))
+        raise BucketUnavailable(key)
+
+    put_over = HeldShare.put_over
+    again = begun_again(shipping)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeldShare, "put_over", hold_back)
+        assert not again.step()
+
+    def comes(place: HeldShare, key: str, data: bytes, tag: str) -> None:
+        if late:
+            place.objects.update([late.pop()])
+        put_over(place, key, data, tag)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HeldShare, "put_over", comes)
+        assert not again.step()
+        assert again.status().state == "failing"
+        assert again.step()
+
+
+def test_a_note_that_is_damaged_takes_nothing(shipping: Shipping) -> None:
+    """Nobody knows what it said."""
+    shipping.replication.step()
+    with open(os.path.join(shipping.engine.root, NOTE), "w") as note:
+        note.write("{")
+    assert not begun_again(shipping).step()
+
+
+def coming_back(number: int) -> Program:
+    """A start of one of two roots, each a copy of the other, of which the first writer was one."""
+
+    def run(place: Replayed, told: list[bytes]) -> None:
+        LogWriter.begin(place, SHARE, f"node-{number}", SERDE, f"{number:016x}", own={FIRST.nonce})
+        told.append(b"takes it")
+
+    return run
+
+
+def one_goes_on(_: dict[str, bytes], told: list[list[bytes]]) -> None:
+    """Of the two."""
+    assert [] in told, told
+
+
+def test_of_two_copies_one_goes_on_in_every_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every fault that may befall `epoch`; without a look at whose it was both do."""
+    programs = [coming_back(2), coming_back(3)]
+    found = explore(programs, one_goes_on, 1, begins=at_first(), is_faulty=is_epoch)
+    assert found.ends > 10
+    monkeypatch.setattr("ullage.engine.shipping.logwriter._require_own", lambda *_: None)
+    with pytest.raises(AssertionError):
+        explore(programs, one_goes_on, 0, begins=at_first())

@@ -19,6 +19,7 @@ from ullage.engine.engine import Engine
 from ullage.engine.flowfile_repository import FLOWFILE
 from ullage.engine.opening import IDENTITY
 from ullage.engine.shipping.restoredbase import begun_restoration
+from ullage.engine.shipping.shareplace import EPOCH
 from ullage.engine.shipping.sharerestoring import identity_in, restore_share, share_to_restore
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.wal.snapshot import SNAPSHOT
@@ -141,14 +142,23 @@ def test_a_crash_beside_the_mark_of_what_is_shipped_costs_nothing() -> None:
         put("a", 300, LARGE)(repository, clock)
         shipper.step()
         expected = state_of(repository)
+        earlier, sent = dict(place.objects), list[int]()
+
+        def note_when(kind: str, key: str) -> None:
+            if (kind, key) == ("put", EPOCH):
+                sent.append(len(recorder.points))
+
+        place.fault = note_when
         recorder.start()
         shipper.close()
         Shipper(parts_of(repository), place, "node", LIMITS).begin()
         recorder.stop()
-    objects = dict(place.objects)
     found: set[int] = set()
+    # The bucket has nothing of the next writer before its put; behind that it may, and whose that is must be durable.
+    moments = [(image, earlier) for image in distinct(recorder.points)]
+    moments += [(image, dict(place.objects)) for image in distinct(recorder.points[sent[0] - 1 :])]
 
-    for image in distinct(recorder.points):
+    for image, objects in moments:
         after, held = CrashFiles(image), HeldShare(dict(objects))
         with Engine.open(SHIPPED, after, ManualClock()) as again:
             assert state_of(again) == expected

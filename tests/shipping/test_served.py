@@ -16,8 +16,11 @@ from tests.places import ACCESS_KEY, LOOPBACK, Place, gateway_running
 from tests.service.running import Running, document_at, process, until
 from tests.support import careless_log as careless_log
 from ullage.contract import ReplicationMode, ReplicationSettings
+from ullage.embedded.replication import take_share
 from ullage.embedded.shares import share_at
+from ullage.engine.files import OsFiles
 from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.shipping.ownwriters import noted
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import NodeFenced
 from ullage.wire.service import ReplicationStatus
@@ -173,6 +176,12 @@ def test_a_node_whose_share_has_another_writer_says_so(bucket: Place, tmp_path: 
         assert "elsewhere" in said
         metrics = running.server.metrics.text().decode()
 
+    root = str(tmp_path / "r")
+    note = noted(OsFiles(), root, taken.place.name)
+    assert note is not None
+    assert note.fenced_by == "node elsewhere"
+    take_share(root)
+    assert noted(OsFiles(), root, taken.place.name) is None
     assert "ullage_replication_fenced 1.0" in metrics
     assert "ullage_replication_failing 1.0" in metrics
     assert "ullage_replication_max_lag_seconds 60.0" in metrics

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Final
 
 from ullage.contract import ReplicationMode, ReplicationSettings
@@ -10,9 +10,12 @@ from ullage.embedded.backupplaces import place_of_share
 from ullage.embedded.leasekeeping import LeaseKeeper
 from ullage.embedded.toldonce import ToldOnce
 from ullage.engine.engine import Engine
+from ullage.engine.files import OsFiles
+from ullage.engine.opening import lock_repository
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.shipping.adopting import owner_of
 from ullage.engine.shipping.lease import OwnedLease
+from ullage.engine.shipping.ownwriters import UNKNOWN_WRITER, forget_writers, note_fence, noted
 from ullage.engine.shipping.shareplace import SharePlace
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
@@ -62,6 +65,9 @@ class Replication:
         self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
         self._failures = 0
         self._is_fenced = False
+        note = noted(engine.files, engine.root, place.name)
+        if note is not None and note.fenced_by:  # nothing is changed while the bucket is asked
+            engine.committer.right.fence(self._said_of(note.fenced_by))
 
     def start(self) -> None:
         """Begin, behind whoever starts it."""
@@ -148,23 +154,27 @@ class Replication:
     def _end(self, error: ShareFenced) -> None:
         """Somebody else has the share: nothing is shipped any more, and nothing is changed that nobody would ship."""
         right = self._engine.committer.right
-        right.fence(self._said_of(""))  # before the bucket is asked whose it is, which may take its time
+        right.fence(self._said_of(UNKNOWN_WRITER))  # before the bucket is asked whose it is, which may take its time
         if self._keeper is not None:
             self._keeper.held.lease.lose()
             right.notice()
         self._is_fenced = True
         self._engine.tap.close()
         self._engine.ledger.shipping_since = 0  # nobody comes for it any more
+        writer = UNKNOWN_WRITER
         with suppress(UllageError):  # then it is not told who has it
-            right.fence(self._said_of(owner_of(self._place, self._engine.identity.repository).owner))
+            writer = f"node {owner_of(self._place, self._engine.identity.repository).owner}"
+        right.fence(self._said_of(writer))
+        with suppress(OSError, UllageError):  # the disk may be full: the next start asks the bucket then
+            note_fence(self._engine.files, self._engine.root, self._place.name, writer)
         self._told.tell(error)
 
     def _said_of(self, writer: str) -> str:
         """What is answered to who would change something here: whose the repository is, and what to do."""
         return (
-            f"{f'node {writer}' if writer else 'another node'} writes the share {self._url} of this repository by now: "
-            "write there. Nothing is changed here any more; what only this node has can be read, and "
-            f"`ullage rejoin ROOT {self._url} --to URL` brings it over once nobody serves it here"
+            f"{writer} writes the share {self._url} of this repository by now: write there. Nothing is changed here "
+            f"any more; what only this node has can be read, and `ullage rejoin ROOT {self._url} --to URL` brings it "
+            "over once nobody serves it here"
         )
 
     def _require_lease(self) -> None:
@@ -178,6 +188,15 @@ class Replication:
             self._shipper.absorb()
         except Exception as error:  # noqa: BLE001 - it would end the thread, and with it shipping until the next start
             self._told.tell(error)
+
+
+def take_share(root: str) -> None:
+    """The next start of this root takes its share from whoever writes it, but from who has adopted it: somebody knows
+    that nobody else goes on with it. RepositoryLocked; NotARepository.
+    """
+    files = OsFiles()
+    with closing(lock_repository(files, root)):
+        forget_writers(files, root)
 
 
 def replication_of(

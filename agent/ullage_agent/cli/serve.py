@@ -41,6 +41,12 @@ if TYPE_CHECKING:
     metavar="URL",
     help="Ship what is committed to s3://BUCKET/PREFIX, a moment later: spec.replication.url, with mode Async.",
 )
+@option(
+    "--take-share",
+    "takes",
+    is_flag=True,
+    help="Take the share in the bucket from whoever writes it, unless it was adopted: of two copies this one goes on.",
+)
 @on_files
 def serve(
     where: ChosenRepository,
@@ -49,6 +55,7 @@ def serve(
     disk_to_live: float | None,
     max_dead_age: int | None,
     replicate_to: str | None,
+    takes: bool,
 ) -> None:
     """Serve a repository over HTTP until Ctrl-C or SIGTERM. SIGHUP reads the configuration again.
 
@@ -67,6 +74,10 @@ def serve(
     def document() -> ContentRepository:
         return with_replication(with_goal(where.document(), disk_to_live, max_dead_age), replicate_to)
 
+    if takes:
+        from ullage.embedded.replication import take_share
+
+        take_share(document().spec.storage.host_path.path)
     Server(document, node=node, makes=make, on_ready=_say_where).run()
 
 

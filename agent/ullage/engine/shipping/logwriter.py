@@ -18,6 +18,7 @@ told by the nonce: ours, of an earlier try whose answer was lost, or another's.
 """
 
 import secrets
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -36,6 +37,11 @@ from ullage.engine.shipping.shareplace import (
 )
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, RepositoryDamaged, ShareFenced
+
+
+def new_nonce() -> str:
+    """What tells a writer from any other."""
+    return secrets.token_hex(8)
 
 
 class _PutUnderWay(NamedTuple):
@@ -71,21 +77,22 @@ class LogWriter:
         adoption: str | None = "",
         watched: EpochDocument | None = None,
         lease: OwnedLease | None = None,
+        own: Collection[str] | None = None,
     ) -> "LogWriter":
         """Take the log over from whoever writes it. `adoption` is the one that the writer's root was made after; None
         adopts the share. `watched`: what `epoch` must still say. ShareFenced: somebody else took it at the same time,
         or has adopted it since, or has renewed its lease. BucketUnavailable: nobody may write now; begin once more.
-        `lease` is the writer's from the moment on at which it is one.
+        `lease` is the writer's from the moment on at which it is one. `own`: the nonces of whom alone it is taken from.
         """
         asked = 0.0 if lease is None else lease.lease.ask(lease.term)
         mine = EpochDocument(
             share=share,
             epoch=1,
-            nonce=nonce or secrets.token_hex(8),
+            nonce=nonce or new_nonce(),
             owner=owner,
             term_millis=0 if lease is None else lease.term_millis,
         )
-        writer = _take_epoch(place, mine, adoption, watched)
+        writer = _take_epoch(place, mine, adoption, watched, own)
         begun = cls(place, share, writer, serde, newest_log(place) + 1)
         begun.append(NOTHING)
         begun.require_epoch()
@@ -145,7 +152,11 @@ class LogWriter:
 
 
 def _take_epoch(
-    place: SharePlace, mine: EpochDocument, adoption: str | None, watched: EpochDocument | None
+    place: SharePlace,
+    mine: EpochDocument,
+    adoption: str | None,
+    watched: EpochDocument | None,
+    own: Collection[str] | None = None,
 ) -> ShareWriter:
     """`mine`, one epoch higher than what is there."""
     found = place.get(EPOCH)
@@ -154,6 +165,7 @@ def _take_epoch(
         raise ShareFenced(f"{place.name}: {watched.owner} renewed its lease, or somebody else took the share")
     if before is not None and adoption is not None:
         _require_adoption(before, adoption, place)
+    _require_own(before, own, place)
     known = tuple(filter(None, [adoption])) if before is None else before.adoptions
     mine = msgspec.structs.replace(
         mine,
@@ -173,6 +185,8 @@ def _take_epoch(
             return mine.writer
         if isinstance(error, BucketUnavailable):
             raise
+        if there is not None and _decoded(there, mine.share, place).nonce in (own or ()):
+            raise BucketUnavailable(f"{place.name}: an earlier try to take it came late, begin once more") from error
         raise ShareFenced(f"{place.name}: somebody else began to write there at the same moment") from None
     return mine.writer
 
@@ -184,6 +198,18 @@ def _require_adoption(before: EpochDocument, adoption: str, place: SharePlace) -
             f"{place.name} was adopted, and {before.owner} writes it now: this repository was made before, and ships "
             "nothing there any more"
         )
+
+
+def _require_own(before: EpochDocument | None, own: Collection[str] | None, place: SharePlace) -> None:
+    """ShareFenced unless the share is taken from one of these writers; None: whoever it is, and with nobody there is
+    one to be made again.
+    """
+    if own is None or (before is None and own) or (before is not None and before.nonce in own):
+        return
+    raise ShareFenced(
+        f"{place.name}: {'somebody else' if before is None else before.owner} has taken it since this repository last "
+        "wrote there: it is not taken back unless somebody says so (ullage serve --take-share)"
+    )
 
 
 def _decoded(found: SharedObject, share: str, place: SharePlace) -> EpochDocument:

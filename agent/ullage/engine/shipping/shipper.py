@@ -26,6 +26,7 @@ from ullage.engine.shipping.lease import OwnedLease
 from ullage.engine.shipping.logical import Claimants, LogicalView
 from ullage.engine.shipping.logobject import PACKS_MAX, TRANSACTIONS_MAX, LogBatch, NamedPack, SmallContent
 from ullage.engine.shipping.logwriter import LogWriter
+from ullage.engine.shipping.ownwriters import begin_as_itself
 from ullage.engine.shipping.parting import parted_after
 from ullage.engine.shipping.probing import probe
 from ullage.engine.shipping.publishing import collect, publish, take_manifest
@@ -110,17 +111,15 @@ class Shipper:
 
     def begin(self) -> None:
         """Take the share over, and see what it has. BucketRefused: the bucket keeps no conditions. ShareFenced, also if
-        it was adopted since this root was made; BucketUnavailable: begin once more.
+        it was adopted since this root was made, or taken since it wrote there; BucketUnavailable: begin once more.
         """
         self._know_swaps()  # and keep none of them for one that is fenced
         found = self._place.get(EPOCH)
         if found is None:
             probe(self._place)
         self._mark = take_mark(self._parts.files, self._parts.root) or self._mark
-        adoption = self._parts.identity().adoption
         try:
-            who = self._place, self._share, self._owner, self._parts.serde
-            writer = LogWriter.begin(*who, adoption=adoption, lease=self.lease)
+            writer = begin_as_itself(self._parts, self._place, self._owner, self.lease, found)
         except ShareFenced:
             self._part()
             raise

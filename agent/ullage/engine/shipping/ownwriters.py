@@ -1,0 +1,104 @@
+"""By which writers a root has written its share, noted in it: so a start takes the share from itself alone.
+
+    start     read `epoch`: x | x is noted: note x and y, durable | take `epoch` as y, if it is still x
+    crash                                                        ^ the next start finds x, or y: both are its own
+
+Without the note a node that was fenced by a copy of its volume would take the share back when it is started again, and
+be followed in its turn: two would go on with one repository, and both be believed. A copy has the note as well: so it
+goes on behind what it is a copy of, and only as long as that has not been started since. What is further back, such as
+a volume that was put back, and who was fenced, take a share only if somebody says so. A root without a note takes it,
+as ever: it was made of the share just now, or by what left no note.
+"""
+
+import os
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from ullage.engine.files import Files, read_file, replace_file
+from ullage.engine.shipping.lease import OwnedLease
+from ullage.engine.shipping.logwriter import LogWriter, new_nonce
+from ullage.engine.shipping.sharedocs import EpochDocument, decode_document
+from ullage.engine.shipping.shareplace import EPOCH, SharedObject, SharePlace
+from ullage.engine.shipping.shippingparts import ShippingParts
+from ullage.engine.wal.format import UNDECODABLE
+
+NOTE: Final = "share-writer.json"
+"""In the root of a repository that ships, always."""
+
+UNKNOWN_WRITER: Final = "another node"
+"""Where `epoch` could not be read."""
+
+NONCES_MAX: Final = 1_000
+"""Of tries to take a share of which nobody knows what became: each begins with an answer of the bucket, so there are
+few. Of more the oldest are forgotten.
+"""
+
+
+class WriterNote(msgspec.Struct, frozen=True):
+    """`nonces`: of all by whom `epoch` may be this root's, none where it is another's. `fenced_by`: who had the share
+    when it was found to be another's, "" if it was not.
+    """
+
+    place: str
+    nonces: tuple[str, ...] = ()
+    fenced_by: str = ""
+
+
+def noted(files: Files, root: str, place: str) -> WriterNote | None:
+    """None: this root has never written there. A damaged one counts as that of a root that has, and is fenced."""
+    path = os.path.join(root, NOTE)
+    if not files.exists(path):
+        return None
+    try:
+        found = msgspec.json.decode(read_file(files, path), type=WriterNote)
+    except UNDECODABLE:
+        return WriterNote(place, fenced_by=UNKNOWN_WRITER)
+    return found if found.place == place else None
+
+
+def note_fence(files: Files, root: str, place: str, by: str) -> None:
+    """The share is somebody else's: the next start knows it before the bucket has answered."""
+    _put(files, root, WriterNote(place, fenced_by=by))
+
+
+def forget_writers(files: Files, root: str) -> None:
+    """Somebody says so: the next start takes the share from whoever writes it, but from who has adopted it."""
+    if files.exists(os.path.join(root, NOTE)):
+        _put(files, root, WriterNote(""))
+
+
+def begin_as_itself(
+    parts: ShippingParts, place: SharePlace, owner: str, lease: OwnedLease | None, found: SharedObject | None
+) -> LogWriter:
+    """Take the share from this root's own last writer; `found` is what `epoch` says. ShareFenced: it is another's, or
+    was. BucketUnavailable: begin once more.
+    """
+    identity, note = parts.identity(), noted(parts.files, parts.root, place.name)
+    before = "" if found is None else _writer_in(found, identity.repository, place)
+    own, nonce = None if note is None else note.nonces, new_nonce()
+    if note is None or not note.fenced_by:
+        tried = *_still_possible(before, own or ()), nonce
+        # Durable before the bucket hears of it: it may take the share, and nobody be told.
+        _put(parts.files, parts.root, WriterNote(place.name, tried[-NONCES_MAX:]))
+    who = place, identity.repository, owner, parts.serde
+    return LogWriter.begin(*who, nonce, adoption=identity.adoption, lease=lease, own=own)
+
+
+def _still_possible(before: str, own: Collection[str]) -> list[str]:
+    """Whose `epoch` is, and whoever tried to take it from there: those before can't come any more, for the object on
+    whose condition they were put is gone.
+    """
+    nonces = list(own)
+    if before in nonces:
+        return nonces[nonces.index(before) :]
+    return nonces or [before]
+
+
+def _writer_in(found: SharedObject, share: str, place: SharePlace) -> str:
+    return decode_document(found.data, EpochDocument, share, f"{place.name}/{EPOCH}").nonce
+
+
+def _put(files: Files, root: str, note: WriterNote) -> None:
+    replace_file(files, os.path.join(root, NOTE), msgspec.json.encode(note))
