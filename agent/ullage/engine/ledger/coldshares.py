@@ -68,13 +68,12 @@ def count_in(tally: Tally, claims: Iterable[ClaimRow | None]) -> None:
 class ColdShares:
     """By resource claim. Changed under the ledger's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[int], object]) -> None:
+        """`changed` is told of each resource claim whose share is another one now."""
+        self._changed = changed
         self._shards: list[dict[int, ColdShare]] = [{} for _ in range(SHARE_SHARDS)]
         self._is_settling = False
         """Whether handles are counted that may be in memory still."""
-
-        self.changed: Callable[[int], object] = lambda _resource: None
-        """Is told of each resource claim whose share is another one now."""
 
         self._before: list[dict[int, ColdShare]] | None = None
         """Since a checkpoint began: what has changed, as it was."""
@@ -111,7 +110,7 @@ class ColdShares:
             shard[resource] = share
         else:
             shard.pop(resource, None)
-        self.changed(resource)
+        self._changed(resource)
 
     @property
     def is_settled(self) -> bool:

@@ -72,10 +72,8 @@ class LedgerState:
         self.records = ResidentRecords(self.lock)
         """FlowFiles and handles that are in memory, by uuid, whose first byte says in which shard."""
 
-        self.cold = ColdHandles()
+        self.cold = ColdHandles(self._note_share)
         """Handles that are on disk."""
-
-        self.cold.shares.changed = self._note_share
 
         self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
         """Resource claims by index, which modulo 256 says in which shard."""
