@@ -1,11 +1,11 @@
-"""What a service tells of an erasure that `ullage erase` has begun and not finished."""
+"""What is told of an erasure that has begun and not finished: by a service, and of its last file."""
 
 from pathlib import Path
 
 import httpx
 from structlog.testing import capture_logs
 
-from tests.cli.test_commands import root as root, ullage_json
+from tests.cli.test_commands import root as root, ullage, ullage_json
 from tests.cli.test_erase import begin, plant
 from tests.service.running import Running, document_at
 
@@ -26,3 +26,18 @@ def test_one_that_is_not_finished_is_told_by_a_service(root: Path) -> None:
         assert "ullage erase --where customer=VALUE" in told
         assert "4711" not in told
     assert "ullage_erasure_unfinished 1.0" in scraped
+
+
+def test_a_file_that_an_erasure_left_at_its_end_is_told_until_it_goes(root: Path) -> None:
+    """A crash between its renaming and its removal: it still names the subject, and the next erasure may never come."""
+    plant(root)
+    begin(root)
+    left = root / "erasure" / "intent.over"
+    (root / "erasure" / "intent").rename(left)
+
+    for call in (("check",), ("status",)):
+        assert "ullage erase --give-up" in ullage(*call, root=root).stdout
+    ullage("erase", "--give-up", root=root)
+
+    assert not left.exists()
+    assert "erasure" not in ullage("check", root=root).stdout

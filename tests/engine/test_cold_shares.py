@@ -9,7 +9,7 @@ import pytest
 from tests.engine.test_cold_handles import cool, merge, put, run_files, seal
 from tests.engine.test_damaged_handles import damage
 from tests.failing_files import FailingFiles
-from tests.support import Workshop
+from tests.support import Workshop, entry_of
 from ullage.engine.engine import Engine
 from ullage.engine.ledger import coldshares, handleruns
 from ullage.engine.ledger.coldshares import SHARE_SHARDS, ColdShare, packed_shares, shares_of
@@ -95,6 +95,12 @@ def test_handles_that_stay_in_memory_are_not_counted(workshop: Workshop) -> None
     repository.ledger.records.pack(0)
     published, let_go = repository.spaces.handles.published, repository.ledger.records.let_go
     compared: list[bool] = []
+    at_first: list[int] = []
+    shares = repository.ledger.cold.shares
+    record = repository.ledger.find_any(parse_uuid(ids[0]))
+    assert record is not None
+    entry = entry_of(repository, record)
+    resource = entry.claim.index
 
     def changed_first() -> None:
         for id in ids[:7]:
@@ -102,14 +108,22 @@ def test_handles_that_stay_in_memory_are_not_counted(workshop: Workshop) -> None
         published()
 
     def seen(*leaving: Any) -> None:
+        at_first.append(shares.of(resource).claimants)
         let_go(*leaving)
         compared.append(repository.ledger.cold.shares.moment() is not None)
 
     repository.spaces.handles.published = changed_first  # type: ignore[method-assign]
     repository.ledger.records.let_go = seen  # type: ignore[assignment, method-assign]
+    before = entry.version
     repository.checkpoint()
     assert set(compared) == {False}
+    assert at_first[0] == 100  # nobody's file looks unneeded while they leave
     assert claimants(repository) == 93
+    assert entry.version > before
+    before = entry.version
+    with repository.ledger.staying([parse_uuid(ids[-1])]):
+        assert (claimants(repository), entry.version > before) == (92, True)
+    cool(repository)
     assert counted(repository) == there(repository)
     assert repository.check().problems == ()
 

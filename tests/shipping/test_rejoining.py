@@ -60,12 +60,12 @@ def test_what_a_node_has_alone_is_told_and_brought_over_once(
     assert "1 removed" in told.stdout
     assert "node-3" in told.stdout
     with Running(document_at(tmp_path / "new", **replicating(bucket))) as new, ullage.connect(new.url) as goes_on:
+        until(lambda: replication(goes_on).epoch > 0, "it has the share")
         found = ullage.rejoin(tmp_path / "old", source, goes_on)
-        again = ullage.rejoin(tmp_path / "old", source, goes_on)
-        assert again.brought == found.brought
+        assert ullage.rejoin(tmp_path / "old", source, goes_on).brought == found.brought
         assert (found.queues, found.handles, found.removed, found.lost) == ({"q": 1, "other": 1}, 1, 1, ())
-        assert goes_on.handles.get(found.brought[handle.partition("@")[0]]) == b"handle alone"
-        assert goes_on.handles.get(both) == b"both"
+        known = [goes_on.handles.get(id) for id in (found.brought[handle.partition("@")[0]], both)]
+        assert known == [b"handle alone", b"both"]
         with goes_on.session() as session:
             taken = session.get_many("q")
             assert [each.attributes["n"] for each in taken] == list("0123")
@@ -77,9 +77,14 @@ def test_what_a_node_has_alone_is_told_and_brought_over_once(
     assert before.keys() <= files(tmp_path / "old").keys()
 
 
-def test_nothing_is_brought_to_a_node_that_did_not_adopt_it(bucket: Place, tmp_path: Path) -> None:
-    """Neither to another repository, where nobody looks for it, nor to one that was followed by another itself."""
+def test_nothing_is_brought_to_a_node_that_did_not_adopt_it(
+    bucket: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither to another repository, where nobody looks for it, nor to one that was followed by another itself, whether
+    it knows that by now or not, nor to one that ships nothing or elsewhere.
+    """
     assert bucket.bucket is not None
+    rounds = held_rounds(monkeypatch)
     old = document_at(tmp_path / "old", **replicating(bucket))
     with Running(old) as running, ullage.connect(running.url) as repository:
         repository.queues.put("q", b"both")
@@ -93,10 +98,18 @@ def test_nothing_is_brought_to_a_node_that_did_not_adopt_it(bucket: Place, tmp_p
         Running(document_at(tmp_path / "else")) as other,
         ullage.connect(other.url) as elsewhere,
     ):
-        ullage.adopt(source, tmp_path / "second", node="node-3", node_is_off=True)
+        until(lambda: replication(followed).epoch == 3, "it has the share")
+        with rounds:
+            ullage.adopt(source, tmp_path / "second", node="node-3", node_is_off=True)
+            with pytest.raises(
+                InvalidArgument, match=r"written by node node-3 in epoch 4.*last in epoch 3: name node n"
+            ):
+                ullage.rejoin(tmp_path / "old", source, followed)
         until(lambda: replication(followed).state == "fenced", "it is fenced")
 
         with pytest.raises(InvalidArgument, match="was followed by another itself"):
             ullage.rejoin(tmp_path / "old", source, followed)
         with pytest.raises(InvalidArgument, match="name the node that has adopted it"):
             ullage.rejoin(tmp_path / "old", source, elsewhere)
+    with ullage.open(tmp_path / "second") as alone, pytest.raises(InvalidArgument, match="ships nothing"):
+        ullage.rejoin(tmp_path / "old", source, alone)

@@ -173,6 +173,7 @@ def test_a_node_whose_share_has_another_writer_says_so(bucket: Place, tmp_path: 
                     refused(id)
             said = run("drop", "--yes", "--handle", id, "--url", running.url, expect=3).stderr
             assert not repository.state().is_ready
+            assert not running.server.host.is_ready
         assert "elsewhere" in said
         metrics = running.server.metrics.text().decode()
 

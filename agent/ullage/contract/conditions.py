@@ -244,7 +244,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             "The agent serves the content of its node.",
             (
                 Cell(_YES, "Serves", "the repository is open"),
-                Cell(_NO, "Stopped", "it is not, or not any more"),
+                Cell(_NO, "Stopped", "it is not, or not any more, or another node has it or may have it (Replicated)"),
             ),
         ),
         ConditionRow(
@@ -284,7 +284,9 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
                 Cell(_NO, "Behind", "commits wait for longer than that"),
                 Cell(_NO, "Failing", "the bucket refuses or does not answer, in its words"),
                 Cell(_NO, "Lapsed", "the lease of spec.replication.adoptAfter does not hold: this node serves nothing"),
-                Cell(_NO, "Fenced", "somebody else writes the share: this node ships nothing any more"),
+                Cell(
+                    _NO, "Fenced", "somebody else writes the share: this node ships nothing any more, and is read-only"
+                ),
                 Cell(_UNKNOWN, "Starting", "the share is not begun yet, or gets a new base"),
                 Cell(_UNKNOWN, "NotAsked", "spec.replication.mode is None"),
             ),

@@ -14,7 +14,7 @@ from ullage.embedded.repository import open_embedded
 from ullage.engine.engine import Engine
 from ullage.engine.erasure.eraser import Eraser, ErasureSteps, intent_file, unfindable
 from ullage.engine.erasure.finder import cost_of, find_subject, look_for
-from ullage.engine.erasure.intent import ErasureIntent, IntentFile, erase_command
+from ullage.engine.erasure.intent import ErasureIntent, IntentFile, erase_command, told_left_over
 from ullage.engine.erasure.overwriting import OverwritingFiles
 from ullage.engine.erasure.subject import DigestedSubjects, digest_of
 from ullage.engine.files import OsFiles
@@ -257,7 +257,7 @@ def unfinished_erasure(root: str) -> str:
         intent = IntentFile(OsFiles(), root, "").peek()
     except (RepositoryDamaged, FormatTooNew) as error:
         return str(error)
-    return "" if intent is None else begun(intent)
+    return told_left_over(OsFiles(), root) if intent is None else begun(intent)
 
 
 def begun(intent: ErasureIntent) -> str:

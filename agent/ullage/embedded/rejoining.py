@@ -71,7 +71,7 @@ def rejoin_from(
     if identity.repository != share.share:
         raise InvalidArgument(f"{root} holds repository {identity.repository}, and {share.place.name} is another's")
     if to is not None:
-        _require_adopter(to, identity)
+        _require_writer(to, identity, share)
     with closing(lock_repository(files, root)):
         parted = _parted(files, root, share, identity)
     alone = parted.alone()
@@ -93,9 +93,10 @@ def rejoin_from(
     )
 
 
-def _require_adopter(to: Repository, identity: RepositoryIdentity) -> None:
-    """InvalidArgument unless this is the same repository, and goes on: elsewhere nobody looks for what is brought, and
-    what is put to one that was followed itself is a divergent tail once more.
+def _require_writer(to: Repository, identity: RepositoryIdentity, share: FoundShare) -> None:
+    """InvalidArgument unless this is the same repository, and writes the share now: elsewhere nobody looks for what is
+    brought, and what is put to one that was followed itself is a divergent tail once more, whether it knows that by now
+    or not.
     """
     state = to.state()
     if state.repository != identity.repository:
@@ -103,8 +104,23 @@ def _require_adopter(to: Repository, identity: RepositoryIdentity) -> None:
             f"the node {state.node} has repository {state.repository}, and {identity.repository} is to be brought "
             "over: name the node that has adopted it"
         )
-    if state.replication is not None and state.replication.state == "fenced":
+    ships = state.replication
+    if ships is None or ships.url != share.place.name:
+        where = "ships nothing" if ships is None else f"ships to {ships.url}"
+        raise InvalidArgument(
+            f"the node {state.node} {where}, and what is brought to it would not be in {share.place.name}: name the "
+            "node that writes there, served with the same spec.replication"
+        )
+    if ships.state == "fenced":
         raise InvalidArgument(f"the node {state.node} was followed by another itself: name the one that goes on")
+    if not ships.epoch:
+        raise InvalidArgument(f"the node {state.node} has not taken {ships.url} since its start: ask once more")
+    now = owner_of(share.place, share.share)
+    if (now.epoch, now.owner) != (ships.epoch, state.node):
+        raise InvalidArgument(
+            f"{share.place.name} is written by node {now.owner} in epoch {now.epoch}, and node {state.node} wrote it "
+            f"last in epoch {ships.epoch}: name node {now.owner}"
+        )
 
 
 def _parted(files: Files, root: str, share: FoundShare, identity: RepositoryIdentity) -> _Parted:

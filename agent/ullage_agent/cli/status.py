@@ -83,8 +83,9 @@ def _replication(found: ReplicationStatus | None) -> list[str]:
         lag = f"; only this node has {many(found.lag_transactions, 'transaction')}"
         lag = "; how much only this node has is not known" if found.awaits_base else lag
     missing = f"; {many(found.unreadable_contents, 'content')} could not be read" if found.unreadable_contents else ""
+    fenced = "; nothing is changed here any more" if found.state == "fenced" else ""
     lapsed = "; nothing is served, as its lease has lapsed" if found.has_lapsed else ""
-    return [f"replication to {found.url}: {said}{lag if found.lag_transactions else ''}{missing}{lapsed}"]
+    return [f"replication to {found.url}: {said}{lag if found.lag_transactions else ''}{missing}{fenced}{lapsed}"]
 
 
 def _lines(state: ServiceStatus) -> list[str]:

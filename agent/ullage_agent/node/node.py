@@ -71,6 +71,8 @@ PERCENTAGE_STEP: Final = 1.0
 AWAY: Final = ("away", "foreign")
 """What a survey calls a volume whose content can't be read."""
 
+FOLLOWED: Final = "No changes are taken: another node has the repository, or may have it. Replicated says more."
+
 
 class Faults(NamedTuple):
     """What was stored and can't be read or used now."""
@@ -376,7 +378,7 @@ class NodeAgent:
         is_full = self._space.free_percentage < 100 - self._host.spec.archive.backpressure_percentage
         is_running = self._report is not None and self._report.state == TicketState.RUNNING
         facts = [
-            ("Ready", "Serves" if self._host.is_ready else "Stopped", ""),
+            ("Ready", *self._readiness()),
             ("DiskPressure", "AboveBackpressure" if is_full else "RoomLeft", ""),
             ("DataUnavailable", *self._faults.condition()),
             ("GoalMissed", self._goal.reason, self._goal.message),
@@ -389,6 +391,12 @@ class NodeAgent:
         before = () if self._written is None else self._written.conditions
         now = time_of(self._host.clock.now_millis())
         return conditions_of("ContentRepositoryNode", facts, before, self._generation_seen, now)
+
+    def _readiness(self) -> tuple[str, str]:
+        """Whether changes are taken here, and in words where another node is why not."""
+        if self._host.is_ready:
+            return "Serves", ""
+        return "Stopped", FOLLOWED if self._host.is_open and self._host.repository.is_ready else ""
 
     def _trouble(self) -> tuple[str, str]:
         """What is wrong with the agent itself, in words."""

@@ -75,8 +75,10 @@ class Host:
 
     @property
     def is_ready(self) -> bool:
-        """Whether commits can succeed: open, and not stopped by a failure."""
-        return self._repository is not None and self._repository.is_ready
+        """Whether commits can succeed: open, not stopped by a failure, and nobody else has the repository or may have
+        it. One that can only be read is not ready: a Service leads to it for everything, or not at all.
+        """
+        return self._repository is not None and self._repository.is_ready and self._repository.acting.right.is_given
 
     def start(self, *, makes: bool = False) -> None:
         """Open and recover; with `makes` an empty repository is made where there is none. Raises as the engine does."""

@@ -90,7 +90,11 @@ TABLE: Final = (
     Entry("replication_lag_seconds", GAUGE, "How long the oldest transaction waits to be shipped, 0 if none does."),
     Entry("replication_lag_bytes", GAUGE, "Log and content that is known to wait to be shipped."),
     Entry("replication_max_lag_seconds", GAUGE, "How long it may wait: spec.replication.maxLag, 0 without a bucket."),
-    Entry("replication_fenced", GAUGE, "1 once somebody else writes the share: this node ships nothing any more."),
+    Entry(
+        "replication_fenced",
+        GAUGE,
+        "1 once somebody else writes the share: this node ships nothing any more, and is read-only.",
+    ),
     Entry("replication_failing", GAUGE, "1 while nothing is shipped: the bucket refuses, or somebody else writes."),
     Entry(
         "replication_lapsed",

@@ -127,10 +127,23 @@ def told_unfinished(files: Files, root: str) -> str:
     except (RepositoryDamaged, FormatTooNew) as error:
         return str(error)
     if intent is None:
-        return ""
+        return told_left_over(files, root)
     command = erase_command(dict.fromkeys(intent.where, "VALUE"))
     return (
         f"An erasure was begun at {moment_of(intent.began_millis)} and is not finished: what is left of the subject is "
         f"there still. Stop the service and say `{command}` (`ullage status --root "
         f"{shlex.quote(root)}` shows the values), or give it up (`ullage erase --give-up`)"
+    )
+
+
+def told_left_over(files: Files, root: str) -> str:
+    """What to say of the file that an erasure renames in its end and removes, where a crash came in between: it is
+    full of the subject's values, or of zeros in part, and nothing but an erasure removes it. Empty if there is none.
+    """
+    path = IntentFile(files, root, "").path + OVER
+    if not files.exists(path):
+        return ""
+    return (
+        f"An erasure has ended, and a crash came before its last file went: {path} may still name the subject. Stop "
+        "the service and say `ullage erase --give-up`, which removes the file and forgets nothing else"
     )

@@ -195,11 +195,10 @@ class ClaimRuns:
         lost: ClaimRow | None = None
         for run in runs:
             for segment in segments_of(run.listed.rows):
-                for row, claim in self._between(run, *bounds_of(resource, segment)):
-                    if not run.is_gone(row) and not run.is_given_up(row):
-                        count_in(tally, [claim])
-                        _, offset, *others = claim
-                        lost = lost if held.get(offset) == (*others,) else claim
+                found = self._between(run, *bounds_of(resource, segment))
+                there = [claim for row, claim in found if not run.is_gone(row) and not run.is_given_up(row)]
+                count_in(tally, there)
+                lost = lost or next((claim for claim in there if held.get(claim[1]) != claim[2:]), None)
         return lost
 
     def _between(self, run: ColdRun, first: tuple[int, int], last: tuple[int, int]) -> Iterator[ClaimedRow]:

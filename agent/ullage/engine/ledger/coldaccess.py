@@ -77,7 +77,7 @@ class ColdAccess(LedgerState):
         if run in self.cold.runs and not run.is_gone(row):
             if self._view is not None:
                 self._view.keep_flow_files(record.uuid[0])
-            self.records.warm(record)
+            self.records.warm(record)  # first: with its share lowered nobody may need its file
             self.cold.take(found)
 
     def _started_with(self, uuid: bytes) -> FlowFileRecord | None:

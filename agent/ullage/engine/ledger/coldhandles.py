@@ -314,7 +314,8 @@ class ColdMoment(NamedTuple):
 class ColdHandles:
     """All of them. Changed under the ledger's lock; who looks one up needs none, and reads the disk."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_share: Callable[[int], object]) -> None:
+        """`note_share` is told of each resource claim whose share is another one now."""
         self.runs: tuple[ColdRun, ...] = ()
         self.listed: dict[int, RunFile] = {}
         """While a snapshot is read: the runs that it lists."""
@@ -325,7 +326,7 @@ class ColdHandles:
         self.listed_shares: list[RestingShares] = []
         """And what it says that they keep alive."""
 
-        self.shares = ColdShares()
+        self.shares = ColdShares(note_share)
         """What they keep alive, by resource claim."""
 
         self.queued_max = 0

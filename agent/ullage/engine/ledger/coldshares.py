@@ -1,13 +1,14 @@
 """What handles that rest in runs keep alive of each resource claim, as totals: beside the claims themselves, which are
 all in memory still, and compared with the runs by `check`.
 
-    handles leave memory for a run -> more | one comes back, to be changed -> less | runs are merged: the same
+    handles are about to leave memory for a run -> more | one comes back, to be changed, or stays -> less
+    runs are merged -> the same
 
 They stand for all runs together, since a handle is in one of them. Like all totals they choose and never authorise.
 """
 
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -67,28 +68,33 @@ def count_in(tally: Tally, claims: Iterable[ClaimRow | None]) -> None:
 class ColdShares:
     """By resource claim. Changed under the ledger's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[int], object]) -> None:
+        """`changed` is told of each resource claim whose share is another one now."""
+        self._changed = changed
         self._shards: list[dict[int, ColdShare]] = [{} for _ in range(SHARE_SHARDS)]
         self._is_settling = False
-        """Whether handles have left memory that are not counted yet."""
+        """Whether handles are counted that may be in memory still."""
 
         self._before: list[dict[int, ColdShare]] | None = None
         """Since a checkpoint began: what has changed, as it was."""
 
     def begin_settling(self) -> None:
-        """Handles are about to leave memory one by one; `settle` counts them all."""
+        """Handles are about to leave memory one by one, and `settle` to count them all."""
         self._is_settling = True
+
+    def end_settling(self) -> None:
+        """They have."""
+        self._is_settling = False
 
     def settle(self, tally: Tally) -> bool:
         """Count so many of these as may be at once, which are taken out; whether they were the last."""
         for resource in [*islice(tally, SETTLED_AT_ONCE)]:
             claimants, claimed_bytes, end = tally.pop(resource)
             self._raise(resource, claimants, claimed_bytes, end)
-        self._is_settling = bool(tally)
         return not tally
 
     def lower(self, claim: ContentClaim) -> None:
-        """One of its claimants rests no more; where it is not counted yet, the share is too low until it is."""
+        """One of its claimants rests no more, or was to and does not."""
         self._raise(claim.resource, -1, -claim.length, 0)
 
     def of(self, resource: int) -> ColdShare:
@@ -104,18 +110,19 @@ class ColdShares:
             shard[resource] = share
         else:
             shard.pop(resource, None)
+        self._changed(resource)
 
     @property
     def is_settled(self) -> bool:
-        """Whether all handles that have left memory are counted."""
+        """Whether all that are counted have left memory."""
         return not self._is_settling
 
     def moment(self) -> Mapping[int, ColdShare] | None:
-        """All of them as they are now; None: some handles are not counted yet."""
+        """All of them as they are now; None: some handles that are counted may be in memory still."""
         return None if self._is_settling else {key: share for shard in self._shards for key, share in shard.items()}
 
     def freeze(self) -> bool:
-        """Keep all as they are now for `frozen`, until `release`; False: some handles are not counted yet."""
+        """Keep all as they are now for `frozen`, until `release`; False: as `moment` says it with None."""
         # A copy of each that changes, and not of all: a million at once is a tenth of a second, in which commits wait.
         self._before = [{} for _ in range(SHARE_SHARDS)]
         return not self._is_settling

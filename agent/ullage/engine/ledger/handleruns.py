@@ -165,9 +165,14 @@ class HandleRuns:
         with self._ledger.lock:
             self._cold.replace(coming.dropped, new)
             self._cold.shares.begin_settling()
+        # | handles leave memory | nobody is seen to need their file: deleted | share raised | they cannot be read |
+        #
+        # So it is raised first. Too great a share, of those that stay or have died meanwhile, keeps bytes only.
+        self._settle(coming.tally)
         for moved in coming.moved:
             self._let_go(new[0], moved)
-        self._settle(coming.tally)
+        with self._ledger.lock:
+            self._cold.shares.end_settling()
         self._wrong = []
 
     def problems(self, *, deep: bool) -> Iterator[str]:

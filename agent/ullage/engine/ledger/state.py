@@ -72,7 +72,7 @@ class LedgerState:
         self.records = ResidentRecords(self.lock)
         """FlowFiles and handles that are in memory, by uuid, whose first byte says in which shard."""
 
-        self.cold = ColdHandles()
+        self.cold = ColdHandles(self._note_share)
         """Handles that are on disk."""
 
         self.resources: list[dict[int, ResourceEntry]] = [{} for _ in range(SHARDS)]
@@ -240,6 +240,14 @@ class LedgerState:
                 entry = self.entry(index)
                 if entry is not None and not entry.pack():
                     self._unpacked.add(index)
+
+    def _note_share(self, resource: int) -> None:
+        """Handles that claim something of a resource claim leave memory, or come back; called under the lock. No figure
+        is another one: what was found of its claims, in memory or in runs, may be.
+        """
+        entry = self.resources[resource % SHARDS].get(resource)
+        if entry is not None:
+            entry.version += 1
 
     def note_changed(self, entry: ResourceEntry) -> None:
         """The figures of a resource claim's file are others now, or will be; called under the lock."""
