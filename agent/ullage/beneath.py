@@ -30,10 +30,10 @@ def opened_folder(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def walk(folder: int, names: Sequence[str], *, make: bool = False) -> int:
+def walk(folder: int, names: Sequence[str], *, make: bool = False, mode: int = 0o777) -> int:
     """A descriptor, for the caller to close, of the folder that these names lead to below `folder`.
 
-    With `make`, missing ones are made, each durable in its parent. LeadsOut; FileNotFoundError.
+    With `make`, missing ones are made with this mode, each durable in its parent. LeadsOut; FileNotFoundError.
     """
     current = os.dup(folder)
     try:
@@ -41,7 +41,7 @@ def walk(folder: int, names: Sequence[str], *, make: bool = False) -> int:
             if name in NO_NAMES or "/" in name:
                 raise LeadsOut(errno.ELOOP, "this leads out of its folder", name)
             if make:
-                _make(current, name)
+                _make(current, name, mode)
             try:
                 found = os.open(name, FOLDER, dir_fd=current)
             except OSError as error:
@@ -107,7 +107,7 @@ def _is_link(folder: int, name: str) -> bool:
     return False
 
 
-def _make(folder: int, name: str) -> None:
+def _make(folder: int, name: str, mode: int) -> None:
     with suppress(FileExistsError):  # what it is, the walk finds out
-        os.mkdir(name, dir_fd=folder)
+        os.mkdir(name, mode, dir_fd=folder)
         sync_folder(folder)

@@ -17,7 +17,7 @@ from tests.cli.test_trees import listed
 from tests.service.running import Running, document_at
 from ullage.beneath import opened_folder
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
+from ullage_agent.cli.newfiles import MADE, NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.partfiles import name_beside, part_name
 
 LONG = "ä" * 127 + "x"
@@ -38,17 +38,17 @@ def flow_files() -> Iterator[tuple[str, dict[str, str], bytes]]:
 
 def get(top: Path, is_tree: bool, commit: Callable[[], None] = lambda: None) -> None:
     """What one batch does, without a repository."""
-    with (
-        opened_folder(str(top)) as folder,
-        closing(
-            TreeFiles(folder, str(top), TreeSoFar()) if is_tree else NewFiles(folder, str(top), hidden=True)
-        ) as files,
-    ):
-        for id, attributes, content in flow_files():
-            files.take(attributes, id, len(content), (content[:5], content[5:]))
-        files.sync_names()
-        commit()
-        files.settle()
+    known = TreeSoFar()
+    files: NewFiles
+    with opened_folder(str(top)) as folder:
+        files = TreeFiles(folder, str(top), known) if is_tree else NewFiles(folder, str(top), hidden=True)
+        with closing(files):
+            for id, attributes, content in flow_files():
+                files.take(attributes, id, len(content), (content[:5], content[5:]))
+            files.sync_names()
+            commit()
+            files.settle()
+        known.end(folder)
 
 
 def directory(path: Path) -> Path:
@@ -76,8 +76,10 @@ def killed_at(step: int, top: Path, is_tree: bool) -> bool:
 
         for name in CHANGES:
             setattr(os, name, counted(getattr(os, name)))
-        get(top, is_tree, commit=(top.parent / "committed").touch)
-        os._exit(0)
+        try:
+            get(top, is_tree, commit=(top.parent / "committed").touch)
+        finally:
+            os._exit(0)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
@@ -125,8 +127,8 @@ def test_a_client_that_is_killed_within_a_file_leaves_it_to_the_next(root: Path,
     with Running(document_at(root)) as running:
         command = [sys.executable, "-c", program, "get", "--tree", "-q", "tree", "-o", str(back), "--url", running.url]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    (left,) = back.iterdir()
-    assert left.name.startswith(".ullage-")
+    (left,) = back.glob(".ullage-*-*")
+    assert {path.name for path in back.iterdir()} == {left.name, MADE}
     assert left.stat().st_mode & 0o777 == 0o600
     assert 0 < left.stat().st_size < 300_000
 

@@ -2,20 +2,24 @@
 
 import email
 import os
+import re
 import shutil
 import stat
 import subprocess
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
 from tests.cli.test_commands import configure, put, root as root, ullage, ullage_json
+from ullage.beneath import opened_folder
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import MODIFIED, PERMISSIONS, FileType, attributes_of, facts_of
 from ullage_agent.cli.interrupts import interrupts
+from ullage_agent.cli.newfiles import TreeFiles, TreeSoFar
 from ullage_agent.cli.sources import SourceUnreadable, Target, pieces_of_source
-from ullage_agent.cli.trees import walk
+from ullage_agent.cli.trees import WantedOfTree, walk
 
 OLD_NANOS = 981_173_106_123_456_789
 
@@ -291,6 +295,96 @@ def test_a_file_that_is_a_link_or_a_pipe_by_now_is_skipped(tmp_path: Path) -> No
     for name in ("swapped", "pipe"):
         with pytest.raises(SourceUnreadable, match=name):
             list(pieces_of_source(found[name], lambda count: None))
+
+
+@pytest.mark.parametrize("said", ["{}", ".", "./", "../top", "../top/../top/"])
+def test_a_directory_that_is_a_link_by_now_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    """Above a file that was found, and where a directory was: what is read lies below the top, or is named."""
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    for directory in (top / "a", top / "b", outside):
+        directory.mkdir(parents=True)
+        (directory / "file").write_bytes(directory.name.encode())
+        (directory / "link").symlink_to("file")
+    monkeypatch.chdir(top)
+    said, skipped = said.format(top), list[str]()
+    walking = walk(said, "", skipped, WantedOfTree(whole=True))
+    found = [next(walking), next(walking)]
+    assert [b"".join(pieces_of_source(each, lambda count: None)) for each in found] == [b"a", b"file"]
+    for name in ("a", "b"):
+        (top / name).rename(top / f"was {name}")
+        (top / name).symlink_to(outside)
+
+    left = list(walking)
+
+    assert [each.path for each in left] == [os.path.join(said, "a"), said]
+    assert skipped == [f"{os.path.join(said, 'b')}: a link or a file lies where a folder should be"]
+    for each in found:
+        with pytest.raises(SourceUnreadable, match=f"{re.escape(each.path)}: a link or a file lies"):
+            list(pieces_of_source(each, lambda count: None))
+
+
+def test_a_directory_that_was_there_keeps_its_permissions(root: Path, source: Path, tmp_path: Path) -> None:
+    """It may be /srv, or shared by many. One that get makes is the tree's top."""
+    source.chmod(0o2750)
+    for name in ("there", "new"):
+        ullage("put", "--tree", "-q", "tree", source, root=root)
+        if name == "there":
+            (tmp_path / name).mkdir(mode=0o711)
+        ullage("get", "--tree", "-q", "tree", "-o", tmp_path / name, root=root)
+
+    assert stat.S_IMODE((tmp_path / "there").stat().st_mode) == 0o711
+    assert listed(tmp_path / "new") == listed(source)
+
+
+def test_directories_that_a_get_has_closed_are_filled_further_by_their_owner(tmp_path: Path) -> None:
+    """One that nobody may write into, with a later version of its file in the next batch; and one of no FlowFile."""
+
+    def get() -> None:
+        known = TreeSoFar()
+        known.make_top("out")
+        with opened_folder("out") as folder:
+            for content in (b"old", b"new"):
+                with closing(TreeFiles(folder, "out", known)) as files:
+                    for path in ("./d/e", "./f"):
+                        said = {"path": path, "filename": "x", "absolute.path": "/from/"}
+                        files.take(said, content.hex(), 3, [content])
+                    assert stat.S_IMODE(os.stat("out/f").st_mode) == 0o700
+                    for name in ("d/e", "d", "."):
+                        said = {"filename": name, "file.type": "directory", "file.permissions": "r-xr-xr-x"}
+                        files.take({"path": "", **said}, "id", 0, [])
+                    files.sync_names()
+                assert stat.S_IMODE(os.stat("out/d/e").st_mode) == 0o555
+            known.end(folder)
+
+    tmp_path.chmod(0o777)
+    if (child := os.fork()) == 0:
+        with suppress(BaseException):  # the parent tells
+            os.chdir(tmp_path)
+            os.umask(0o022)
+            with suppress(PermissionError):  # who is not root already is bound by permissions
+                os.setuid(4_242)
+            get()
+            os._exit(0)
+        os._exit(1)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert (tmp_path / "out" / "d" / "e" / "x").read_bytes() == b"new"
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()} == {
+        "d": 0o555,
+        "f": 0o755,
+    }
+
+
+def test_sync_of_a_tree_takes_what_was_put_of_a_part_of_it(root: Path, source: Path, tmp_path: Path) -> None:
+    """It would come back at the wrong place."""
+    ullage("put", "--tree", "-q", "tree", source / "deep", root=root)
+    ullage("put", "--tree", "--sync", "-q", "tree", source, root=root)
+
+    ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)
+
+    assert {*listed(tmp_path / "back")} == {*listed(source), "er"}
 
 
 def test_a_link_that_can_be_none_is_a_file(root: Path, tmp_path: Path) -> None:

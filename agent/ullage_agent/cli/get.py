@@ -17,7 +17,7 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
-from ullage_agent.cli.partfiles import PartFile, usual_mode
+from ullage_agent.cli.partfiles import PartFile, usual_umask
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
@@ -123,7 +123,10 @@ def _get_from_queue(
 ) -> None:
     waiting = repository.queues.find(queue).flow_files
     wanted = min(count, waiting) if count else waiting
-    directory.mkdir(parents=True, exist_ok=True)
+    if tree is None:
+        directory.mkdir(parents=True, exist_ok=True)
+    else:
+        tree.make_top(str(directory))
     taken: list[dict[str, Any]] = []
     with bar("Getting", wanted, is_bytes=False) as progress:
         while len(taken) < wanted:
@@ -136,7 +139,7 @@ def _get_from_queue(
             interrupts.check()
     if tree is not None:
         with opened_folder(str(directory)) as folder:
-            tree.give_folders(folder)
+            tree.end(folder)
     left = repository.queues.find(queue).flow_files
     if as_json:
         print_json({"queue": queue, "directory": str(directory), "flow_files": taken, "left": left})
@@ -198,7 +201,7 @@ def _write_file(path: Path, id: str, content: Iterable[bytes], progress: Bar) ->
             _copy(content, file, progress)
         return
     with opened_folder(str(path.parent)) as folder, PartFile(folder, id) as part:
-        part.fill(_counted(content, progress), lambda written: os.chmod(written, usual_mode()))
+        part.fill(_counted(content, progress), lambda written: os.chmod(written, 0o666 & ~usual_umask()))
         part.replace(path.name)
 
 

@@ -12,7 +12,15 @@ from contextlib import contextmanager, suppress
 from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk
 from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileFacts, FileType, facts_of, give, own_link, path_of
-from ullage_agent.cli.partfiles import FileIdentity, PartFile, identity_of, is_part_name, name_beside, usual_mode
+from ullage_agent.cli.partfiles import (
+    FileIdentity,
+    PartFile,
+    identity_of,
+    is_part_name,
+    name_beside,
+    part_name,
+    usual_umask,
+)
 
 NAME_BYTES_MAX = 200
 """Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
@@ -26,6 +34,13 @@ TREE_FOLDERS_MAX = 1_024
 """The same with --tree, where the tree is the user's own: more than a path of Linux, of 4,096 bytes, mostly has."""
 
 TREE_NAME_BYTES_MAX = 255
+CLOSED = 0o700
+"""The permissions of a directory while it is filled."""
+
+MADE = part_name("made")
+"""Is in a directory that a get has made, until its own permissions have come: one that was there before keeps its own.
+"""
+
 LINK_BYTES_MAX = 4_095
 """Where a symbolic link may lead, at most, on Linux. More is content that only says that it is a link's."""
 
@@ -115,7 +130,7 @@ class NewFiles:
 
         self._path = path
         self._hidden = hidden
-        self._mode = usual_mode()
+        self._mode = 0o666 & ~usual_umask()
         self._parts: list[PartFile] = []
         self._changed: set[int] = set()
         self._folders: dict[tuple[str, ...], int] = {(): folder}
@@ -225,11 +240,14 @@ class NewFiles:
     def _folder(self, below: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
         if below not in self._folders:
             try:
-                self._folders[below] = walk(self._folders[()], below, make=True)
+                self._folders[below] = self._walked(below)
             except (LeadsOut, PermissionError):
                 # A link, a file or a locked folder has this name: what others left there must not stop a queue.
                 return (), self._folders[()]
         return below, self._folders[below]
+
+    def _walked(self, below: tuple[str, ...]) -> int:
+        return walk(self._folders[()], below, make=True)
 
 
 class TreeSoFar:
@@ -242,20 +260,74 @@ class TreeSoFar:
         """What each was made from, and the file itself: somebody may have put another there."""
 
         self.folders: dict[tuple[str, ...], FileFacts] = {}
+        self.made: set[tuple[str, ...]] = set()
+        """Directories that this get has made: for their owner alone, until it is over."""
 
-    def give_folders(self, top: int, only: Iterable[tuple[str, ...]] | None = None) -> None:
+        self.has_made_top = False
+
+    def make_top(self, directory: str) -> None:
+        """Make the directory, or find it. One that this get or a killed one has made gets what the tree's top had, with
+        everything; one that was there before, which others may use, only its time.
+        """
+        if above := os.path.dirname(directory):
+            os.makedirs(above, exist_ok=True)
+        try:
+            os.mkdir(directory, CLOSED)
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                raise
+            if not os.path.lexists(os.path.join(directory, MADE)):
+                return
+        else:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            os.close(os.open(os.path.join(directory, MADE), flags, 0o600))
+        self.has_made_top = True
+        self.made.add(())
+
+    def end(self, top: int) -> None:
+        """Give all directories what is known of them, and those of which nothing is what any new one has."""
+        _forget_made(top)
+        self.give_folders(top, self.folders)
+        for names in sorted(self.made - {*self.folders}, key=len, reverse=True):
+            self._give(top, names, None)
+
+    def give_folders(self, top: int, only: Iterable[tuple[str, ...]]) -> None:
         """Their permissions, times and owners, the deepest first: one may be closed to its owner from then on."""
-        for names in sorted(self.folders if only is None else only, key=len, reverse=True):
-            try:
-                folder = walk(top, names)
-            except (LeadsOut, FileNotFoundError, PermissionError):
-                continue  # somebody put something else there, or took it away
-            try:
-                give(f"/proc/self/fd/{folder}", self.folders[names])
-                with suppress(PermissionError):  # its owner may not read it, and so can't sync it
-                    sync_folder(folder)
-            finally:
-                os.close(folder)
+        for names in sorted(only, key=len, reverse=True):
+            facts = self.folders[names]
+            if not names:
+                _forget_made(top)  # before it gets its time
+            is_theirs = not names and not self.has_made_top
+            self._give(top, names, facts._replace(mode=None, owner=None, group=None) if is_theirs else facts)
+
+    def _give(self, top: int, names: tuple[str, ...], facts: FileFacts | None) -> None:
+        try:
+            folder = walk(top, names)
+        except (LeadsOut, FileNotFoundError, PermissionError):
+            return  # somebody put something else there, or took it away
+        path = f"/proc/self/fd/{folder}"
+        # It may be somebody else's, who gave it what it has; and its owner may not read it, and so can't sync it.
+        with closed(folder), suppress(PermissionError):
+            if facts is None:
+                inherited = os.fstat(folder).st_mode & (stat.S_ISGID | stat.S_ISVTX)
+                os.chmod(path, inherited | 0o777 & ~usual_umask())
+            else:
+                give(path, facts)
+            sync_folder(folder)
+
+
+def _forget_made(top: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(MADE, dir_fd=top)
+
+
+@contextmanager
+def closed(descriptor: int) -> Iterator[None]:
+    """Close it at the end."""
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class TreeFiles(NewFiles):
@@ -291,6 +363,37 @@ class TreeFiles(NewFiles):
         self.settle()  # before directories get their times; a later get knows these files by their bytes
         super().sync_names()
         self._tree.give_folders(self._folders[()], self._given)
+
+    def _walked(self, below: tuple[str, ...]) -> int:
+        """Directories are closed to others while they are filled, and open to whoever fills them."""
+        top = self._folders[()]
+        folder = walk(top, ())
+        try:
+            if self._tree.has_made_top:
+                self._open(folder, ())
+            for depth, name in enumerate(below, 1):
+                try:
+                    folder, parent = walk(folder, (name,)), folder
+                except FileNotFoundError:
+                    self._tree.made.update(below[:each] for each in range(depth, len(below) + 1))
+                    break
+                os.close(parent)
+                self._open(folder, below[:depth])
+        finally:
+            os.close(folder)
+        return walk(top, below, make=True, mode=CLOSED)
+
+    def _open(self, folder: int, names: tuple[str, ...]) -> None:
+        """A directory that an earlier FlowFile, or a killed get, has closed to its owner is given back its permissions
+        with this batch.
+        """
+        found = os.fstat(folder)
+        if found.st_uid != os.geteuid() or found.st_mode & CLOSED == CLOSED:
+            return
+        facts = FileFacts(FileType.DIRECTORY, stat.S_IMODE(found.st_mode), found.st_mtime_ns, None, None)
+        self._tree.folders.setdefault(names, facts)
+        self._given.append(names)
+        os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(found.st_mode) | CLOSED)
 
     def _is_own(self, part: PartFile, each: str, name: str) -> bool:
         """A get that was killed has left files whose FlowFiles are in the queue still: what is there already, to the

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
+from ullage.beneath import opened_folder, walk
 from ullage.errors import BackPressure, QueueNotFound
 from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileType
@@ -54,7 +55,8 @@ def pieces_of_source(source: Source, on_bytes: Callable[[int], None]) -> Generat
     try:
         if source.type is not FileType.FILE:
             if source.type is FileType.LINK:
-                target = os.fsencode(os.readlink(path))
+                with _held(source) as (name, folder):
+                    target = os.fsencode(os.readlink(name, dir_fd=folder))
                 on_bytes(len(target))
                 yield target
             return
@@ -73,13 +75,32 @@ def pieces_of_source(source: Source, on_bytes: Callable[[int], None]) -> Generat
 
 @contextlib.contextmanager
 def _opened(source: Source) -> Iterator[BinaryIO]:
-    """The file, as it was found: in a tree where others write, one may be a link to a secret by now, or a pipe."""
-    # Not blocking, as opening a pipe that nobody writes would never end.
-    flags = os.O_NOFOLLOW | os.O_NONBLOCK if source.is_walked else 0
-    with open(source.path, "rb", opener=lambda path, asked: os.open(path, asked | flags)) as file:
-        if source.is_walked and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    """The file, as it was found: in a tree where others write, it may be a link to a secret by now, or a pipe, and each
+    directory above it a link to elsewhere.
+    """
+    with _held(source) as (name, folder):
+        # Not blocking, as opening a pipe that nobody writes would never end.
+        flags = os.O_RDONLY | os.O_CLOEXEC | (os.O_NOFOLLOW | os.O_NONBLOCK if source.top else 0)
+        descriptor = os.open(name, flags, dir_fd=folder)
+    with open(descriptor, "rb") as file:
+        if source.top and not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it was a file, and is none any more", source.path)
         yield file
+
+
+@contextlib.contextmanager
+def _held(source: Source) -> Iterator[tuple[str, int | None]]:
+    """What to open it by: its name in the directory that the names from its top on lead to, none of which is a link."""
+    if not source.top:
+        yield source.path, None
+        return
+    *above, name = source.path.removeprefix(os.path.join(source.top, "")).split("/")
+    with opened_folder(source.top) as top:
+        folder = walk(top, above)
+    try:
+        yield name, folder
+    finally:
+        os.close(folder)
 
 
 class Target:

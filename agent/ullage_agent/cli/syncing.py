@@ -11,7 +11,7 @@ from ullage_agent.cli.trees import STDIN, Source
 if TYPE_CHECKING:
     from ullage import Repository
 
-PLACE = ("absolute.path", "filename", ENCODED)
+PLACE = ("absolute.path", "path", "filename", ENCODED)
 STATE = (TYPE, PERMISSIONS, MODIFIED, OWNER, GROUP)
 DIGEST_BYTES = 16
 
@@ -25,8 +25,9 @@ class Compared(NamedTuple):
 
 
 def compare(repository: "Repository", queue: str, sources: Iterable[Source]) -> Compared:
-    """Each file is known by where it lies, and unchanged if its size, type, time, permissions and owner are: its
-    content is not read. Stdin is always put. Some 200 bytes of memory for each FlowFile of the queue.
+    """Each file is known by where it lies and where it comes back, and unchanged if its size, type, time, permissions
+    and owner are: its content is not read. Stdin is always put. Some 200 bytes of memory for each FlowFile of the
+    queue.
     """
     known: dict[bytes, bytes] = {}  # the newest version of each: get brings that back
     try:
