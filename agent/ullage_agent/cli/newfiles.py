@@ -317,7 +317,7 @@ class TreeSoFar:
 
 
 def _forget_made(top: int) -> None:
-    with suppress(FileNotFoundError):
+    with suppress(FileNotFoundError):  # an earlier batch did
         os.unlink(MADE, dir_fd=top)
 
 
