@@ -87,15 +87,18 @@ def test_existing_files_and_what_is_in_the_way_stay_as_they_are(root: Path, tmp_
 
 
 def test_a_partial_file_that_is_a_link_is_not_written_through(root: Path, tmp_path: Path) -> None:
-    """In a directory of many, somebody may have put it there."""
+    """In a directory of many, somebody may have put it there. A file that is only called partial is somebody's."""
     uuid = put(root, b"content")
     (tmp_path / "theirs").write_bytes(b"theirs")
-    (tmp_path / "mine.partial").symlink_to(tmp_path / "theirs")
+    (tmp_path / "mine.partial").write_bytes(b"theirs")
+    (tmp_path / f".ullage-{uuid}.part").symlink_to(tmp_path / "theirs")
 
     ullage("get", uuid, "-o", tmp_path / "mine", root=root)
 
     assert (tmp_path / "mine").read_bytes() == b"content"
     assert (tmp_path / "theirs").read_bytes() == b"theirs"
+    assert (tmp_path / "mine.partial").read_bytes() == b"theirs"
+    assert not list(tmp_path.glob(".ullage-*"))
 
 
 @given(

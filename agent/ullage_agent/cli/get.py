@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
+from ullage_agent.cli.partfiles import PartFile, usual_mode
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
@@ -106,7 +108,7 @@ def _get_one(repository: Repository, id: str, start: int, length: int | None, ou
             _copy(content, sys.stdout.buffer, progress)
             sys.stdout.buffer.flush()
         else:
-            _write_file(output, content, progress)
+            _write_file(output, id, content, progress)
 
 
 def _get_from_queue(
@@ -149,7 +151,7 @@ def _take_batch(
     """Write the next FlowFiles to the directory, durably, then let them leave the queue."""
     with (
         opened_folder(str(directory)) as folder,
-        closing(NewFiles(folder, hidden=hidden) if tree is None else TreeFiles(folder, tree)) as files,
+        closing(_files(folder, str(directory), hidden=hidden, tree=tree)) as files,
         repository.session(lease_seconds=60.0) as session,
     ):
         try:
@@ -165,7 +167,12 @@ def _take_batch(
                 f"{many(len(files.written), 'file')} stay in {directory}; the FlowFiles may be in their queue, too"
             )
             raise
+        files.settle()
     return taken
+
+
+def _files(folder: int, path: str, *, hidden: bool, tree: TreeSoFar | None) -> NewFiles:
+    return NewFiles(folder, path, hidden=hidden) if tree is None else TreeFiles(folder, path, tree)
 
 
 def _write_next(session: Session, queue: str, count: int, directory: Path, files: NewFiles) -> list[dict[str, Any]]:
@@ -180,7 +187,7 @@ def _write_next(session: Session, queue: str, count: int, directory: Path, files
     return taken
 
 
-def _write_file(path: Path, content: Iterable[bytes], progress: Bar) -> None:
+def _write_file(path: Path, id: str, content: Iterable[bytes], progress: Bar) -> None:
     """The whole content or no file: it gets its name last.
 
     But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link.
@@ -190,20 +197,18 @@ def _write_file(path: Path, content: Iterable[bytes], progress: Bar) -> None:
         with path.open("wb") as file:
             _copy(content, file, progress)
         return
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    try:
-        # Never through a link that somebody put there.
-        with partial.open("xb") as file:
-            _copy(content, file, progress)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with opened_folder(str(path.parent)) as folder, PartFile(folder, id) as part:
+        part.fill(_counted(content, progress), lambda written: os.chmod(written, usual_mode()))
+        part.replace(path.name)
+
+
+def _counted(pieces: Iterable[bytes], progress: Bar) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        progress.advance(len(piece))
 
 
 def _copy(pieces: Iterable[bytes], file: IO[bytes], progress: Bar) -> None:
     """All of it, in order."""
-    for piece in pieces:
+    for piece in _counted(pieces, progress):
         file.write(piece)
-        progress.advance(len(piece))

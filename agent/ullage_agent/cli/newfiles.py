@@ -6,12 +6,13 @@ import errno
 import os
 import stat
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk
 from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileFacts, FileType, facts_of, give, own_link, path_of
+from ullage_agent.cli.partfiles import FileIdentity, PartFile, identity_of, is_part_name, name_beside, usual_mode
 
 NAME_BYTES_MAX = 200
 """Longer names are replaced by the uuid: a filesystem's limit is 255, and a uuid may have to be added."""
@@ -107,11 +108,16 @@ def _leads_to(folder: int, name: str, target: bytes) -> bool:
 class NewFiles:
     """Files that one batch writes below a folder: each is new, and none lies behind a link."""
 
-    def __init__(self, folder: int, *, hidden: bool) -> None:
-        self.written: list[tuple[int, str]] = []
+    def __init__(self, folder: int, path: str, *, hidden: bool) -> None:
+        """`path`: what people know the folder by."""
+        self.written: dict[tuple[int, str], FileIdentity | None] = {}
         """What this batch made: the descriptor of the folder, and the name in it."""
 
+        self._path = path
         self._hidden = hidden
+        self._mode = usual_mode()
+        self._parts: list[PartFile] = []
+        self._changed: set[int] = set()
         self._folders: dict[tuple[str, ...], int] = {(): folder}
 
     def close(self) -> None:
@@ -124,17 +130,25 @@ class NewFiles:
         """Write a FlowFile as a synced file; the names that lead to it."""
         del size
         below, name = place_of(attributes, id, hidden=self._hidden)
-        return self._write(below, name, id, content)
+        return self._write(below, name, id, content, lambda path: os.chmod(path, self._mode))
 
     def remove(self) -> None:
-        """Take back all that was written."""
-        for folder, name in self.written:
-            with suppress(FileNotFoundError):  # somebody took it away already
-                os.unlink(name, dir_fd=folder)
+        """Take back all that was made: nothing that stood there before, and nothing that somebody put there since."""
+        for (folder, name), identity in self.written.items():
+            with suppress(OSError):  # it stays, then, and is replaced when its FlowFile is taken again
+                if identity_of(name, folder) == identity:
+                    os.unlink(name, dir_fd=folder)
+        self.settle()
+
+    def settle(self) -> None:
+        """Their FlowFiles have left the queue: no later get has to know these files for its own."""
+        for part in self._parts:
+            part.drop()
+        self._parts.clear()
 
     def sync_names(self) -> None:
         """They are durable afterwards."""
-        for folder in {folder for folder, _ in self.written}:
+        for folder in self._changed:
             sync_folder(folder)
 
     def _write(
@@ -143,35 +157,70 @@ class NewFiles:
         name: str,
         id: str,
         content: Iterable[bytes],
-        finish: Callable[[str], None] | None = None,
+        finish: Callable[[str], None],
+        earlier: FileIdentity | None = None,
     ) -> tuple[str, ...]:
-        """`finish` is called with a path to the open file, before it is synced."""
+        """`finish` is called with a path to the open file, before it is synced. `earlier`: the file that may be
+        replaced.
+        """
+        below, folder = self._folder(below)
+        with self._named((*below, name)), PartFile(folder, id) as part:
 
-        def make(each: str, folder: int) -> None:
-            # O_EXCL follows no link: it finds the name taken.
-            descriptor = os.open(each, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
-            with open(descriptor, "wb") as file:
-                self.written.append((folder, each))
-                file.writelines(content)
-                file.flush()
-                if finish is not None:
-                    finish(f"/proc/self/fd/{descriptor}")
-                os.fsync(descriptor)
+            def make(each: str, folder: int) -> None:
+                self._changed.add(folder)
+                try:
+                    part.link_as(each)
+                except FileExistsError:
+                    found = identity_of(each, folder)
+                    if found is None or not (found == earlier or self._is_own(part, each, name)):
+                        raise
+                    part.replace(each)
+                    if (folder, each) not in self.written:
+                        return  # what has stood there is not this batch's to take back
+                self.written[folder, each] = part.identity
 
-        return self._make(below, name, id, make)
+            part.fill(content, finish)
+            made = self._make(below, name, id, make)
+            self._parts.append(part)
+            return made
+
+    def _is_own(self, part: PartFile, each: str, name: str) -> bool:
+        """Whether a get that was killed has made the file of this name from the same FlowFile. With the uuid behind it,
+        the same bytes say so.
+        """
+        return part.is_left_as(each) or (each != name and _is_same(part.folder, part.part, each))
 
     def _make(self, below: tuple[str, ...], name: str, id: str, make: Callable[[str, int], None]) -> tuple[str, ...]:
         """What `make` makes of a name in a folder; with the uuid behind its name where that is taken."""
         below, folder = self._folder(below)
-        for each in (name, f"{name}.{id}"):
+        # A name of a part is never given: the next get would take the file for what a killed one has left.
+        names = (name_beside(name, id), id) if is_part_name(name) else (name, name_beside(name, id), id)
+        for each in names:
             try:
                 make(each, folder)
             except FileExistsError:
                 continue  # under the other name, then
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:  # a filesystem that takes less than Linux does
+                    raise
+                continue
             return (*below, each)
         raise FileExistsError(
-            errno.EEXIST, "it is there, with and without the uuid behind it", "/".join((*below, name))
+            errno.EEXIST, "it is there, with and without the uuid behind it", os.path.join(self._path, *below, name)
         )
+
+    @contextmanager
+    def _named(self, names: tuple[str, ...]) -> Iterator[None]:
+        """Errors of the directory name the file in it, and say what to do."""
+        try:
+            yield
+        except OSError as error:
+            error.filename, error.filename2 = os.path.join(self._path, *names), None
+            error.add_note(
+                "what this commit had written is taken back, and its FlowFiles are in their queue: when the directory "
+                "can take them, or with another one, the same command goes on"
+            )
+            raise
 
     def _folder(self, below: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
         if below not in self._folders:
@@ -189,7 +238,9 @@ class TreeSoFar:
     """
 
     def __init__(self) -> None:
-        self.files: dict[Place, str] = {}
+        self.files: dict[Place, tuple[str, FileIdentity | None]] = {}
+        """What each was made from, and the file itself: somebody may have put another there."""
+
         self.folders: dict[tuple[str, ...], FileFacts] = {}
 
     def give_folders(self, top: int, only: Iterable[tuple[str, ...]] | None = None) -> None:
@@ -210,8 +261,8 @@ class TreeSoFar:
 class TreeFiles(NewFiles):
     """The files, links and directories of a tree that one batch brings back as they were put."""
 
-    def __init__(self, folder: int, tree: TreeSoFar) -> None:
-        super().__init__(folder, hidden=True)
+    def __init__(self, folder: int, path: str, tree: TreeSoFar) -> None:
+        super().__init__(folder, path, hidden=True)
         self._tree = tree
         self._given: list[tuple[str, ...]] = []
 
@@ -223,53 +274,56 @@ class TreeFiles(NewFiles):
             return self._directory((*below, name) if name != "." else (), facts)
         # Only its own earlier version: of two trees both files stay, and of files that came from nowhere.
         origin = attributes.get("absolute.path", "")
-        if origin and self._tree.files.get((below, name)) == origin:
-            below, folder = self._folder(below)
-            with suppress(FileNotFoundError):  # somebody took it away already
-                os.unlink(name, dir_fd=folder)
+        known, identity = self._tree.files.get((below, name), ("", None))
+        earlier = identity if origin and origin == known else None
+        made = None
         if facts.type is FileType.LINK and 0 < size <= LINK_BYTES_MAX:
             target = b"".join(content)
-            made = self._link(below, name, id, target, facts) if b"\0" not in target else None
+            made = self._link(below, name, id, target, facts, earlier) if b"\0" not in target else None
             content = (target,)
-        else:
-            made = None
-        made = made or self._as_it_is(name, self._write(below, name, id, content, lambda path: give(path, facts)))
-        self._tree.files[made[:-1], made[-1]] = origin
+        if made is None:
+            made = self._write(below, name, id, content, lambda path: self._finish(path, facts), earlier)
+        self._tree.files[made[:-1], made[-1]] = origin, identity_of(made[-1], self._folder(made[:-1])[1])
         return made
 
     def sync_names(self) -> None:
         """They are durable afterwards, directories with what is known of them."""
+        self.settle()  # before directories get their times; a later get knows these files by their bytes
         super().sync_names()
         self._tree.give_folders(self._folders[()], self._given)
 
-    def _as_it_is(self, name: str, made: tuple[str, ...]) -> tuple[str, ...]:
+    def _is_own(self, part: PartFile, each: str, name: str) -> bool:
         """A get that was killed has left files whose FlowFiles are in the queue still: what is there already, to the
         byte, is replaced by its copy, which knows more of itself, and not kept beside it.
         """
-        *below, copy = made
-        if copy == name:
-            return made
-        folder = self._folders[tuple(below)]
-        if not _is_same(folder, name, copy):
-            return made
-        os.rename(copy, name, src_dir_fd=folder, dst_dir_fd=folder)
-        self.written[-1] = folder, name
-        return (*below, name)
+        return super()._is_own(part, each, name) or _is_same(part.folder, part.part, each)
 
-    def _link(self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts) -> tuple[str, ...]:
+    def _finish(self, path: str, facts: FileFacts) -> None:
+        if facts.mode is None:
+            os.chmod(path, self._mode)
+        give(path, facts)
+
+    def _link(
+        self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts, earlier: FileIdentity | None
+    ) -> tuple[str, ...]:
         def make(each: str, folder: int) -> None:
+            self._changed.add(folder)
+            if earlier is not None and identity_of(each, folder) == earlier:
+                os.unlink(each, dir_fd=folder)
             try:
                 os.symlink(os.fsdecode(target), each, dir_fd=folder)
-                self.written.append((folder, each))
+                self.written[folder, each] = identity_of(each, folder)
             except FileExistsError:
                 if not _leads_to(folder, each, target):  # as it does after a get that was killed
                     raise
             own_link(each, folder, facts)
 
-        return self._make(below, name, id, make)
+        with self._named((*below, name)):
+            return self._make(below, name, id, make)
 
     def _directory(self, names: tuple[str, ...], facts: FileFacts) -> tuple[str, ...]:
-        found, _ = self._folder(names)
+        with self._named(names):
+            found, _ = self._folder(names)
         if found == names:
             self._tree.folders[names] = facts
             self._given.append(names)
