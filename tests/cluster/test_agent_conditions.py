@@ -227,19 +227,17 @@ def _ships(node: Agent, bucket: Place) -> None:
     node.host.repository.queues.put("q", b"waits")
     node.says("Replicated", "Behind")
 
-    share = share_at(bucket.bucket)
-    assert share is not None
-    writer = LogWriter.begin(share.place, share.share, "elsewhere", SerDe())
-    assert writer.writer.epoch > 1
     node.more["replication"]["interval"] = Duration(10)
     node.again()
     node.says("Replicated", "Shipping")
+    share = share_at(bucket.bucket)
+    assert share is not None
     LogWriter.begin(share.place, share.share, "elsewhere", SerDe())
-    node.host.repository.queues.put("q", b"is not shipped")
     node.says("Replicated", "Fenced")
-    node.host.repository.queues.drop("q")
+    node.says("Ready", "Stopped")
     node.more = {}
     node.again()
+    node.host.repository.queues.drop("q")
 
 
 def _loses(node: Agent) -> None:
