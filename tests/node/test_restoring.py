@@ -26,6 +26,7 @@ from ullage.contract import (
     TicketState,
     time_of,
 )
+from ullage.embedded.erasure import erase_subject
 from ullage.embedded.partialrestoring import RECORDS, records_beside
 from ullage.embedded.repository import open_embedded
 from ullage.engine.opening import SALVAGING
@@ -125,6 +126,31 @@ def test_a_backup_is_brought_back_and_told(tmp_path: Path, written: BackupBucket
         bucket = ullage.Bucket(url=written.url, endpoint=written.endpoint)
         assert node.host.repository.backup(bucket).generation == 2
         assert node.host.repository.verify_backup(bucket).damaged == ()
+
+
+@pytest.mark.parametrize("queues", [(), ("q",)])
+def test_it_is_told_how_many_a_register_kept_from_coming_back(
+    tmp_path: Path, gateway: Gateway, bucket: Place, queues: tuple[str, ...]
+) -> None:
+    """Of all and of some; who looks for them afterwards learns that nothing is missing by mistake."""
+    assert bucket.bucket is not None
+    document, root = document_at(tmp_path / "before"), tmp_path / "r"
+    with ullage.open(tmp_path / "before", create=True) as repository:
+        for customer in ("4711", "4711", "4712"):
+            repository.queues.put("q", b"order", {"customer": customer})
+        repository.backup(bucket.bucket, keep=ullage.Keep(last=3))
+    steps: dict[str, Any] = {"on_cost": lambda _: None, "on_phase": lambda _: None, "on_step": lambda _: None}
+    erase_subject(document, {"customer": "4711"}, on_found=lambda _: True, **steps)
+    with ullage.open(tmp_path / "before") as repository:
+        repository.backup(bucket.bucket, keep=ullage.Keep(last=3))
+    written = BackupBucket(url=bucket.bucket.url, endpoint=gateway.url)
+
+    api = Asked(asking(RestoreTicket(id="one", place=written.url, backup_generation=1, queues=queues)))
+    assert not NodeRestore(api, settings(root, written), ManualClock(), waiting(1)).may_make(str(root))
+
+    assert (api.told.state, api.told.erased) == (TicketState.COMPLETED, 2)
+    with ullage.open(root) as restored:
+        assert restored.queues.find("q").flow_files == 1
 
 
 def test_what_it_needs_is_waited_for(tmp_path: Path, written: BackupBucket) -> None:

@@ -93,14 +93,10 @@ def test_a_node_is_told_with_the_first_version_of_its_object() -> None:
     half = NodeStatus(restoration=report(TicketState.RUNNING, bytes_done=30, bytes=120))
     going = after(seen, begun, half)
     assert told(decided(going)).progress == "25 %"
-    done = report(TicketState.COMPLETED, generation=4, lost=2, message="lacks two")
+    done = report(TicketState.COMPLETED, generation=4, lost=2, erased=3, message="lacks two")
     ended = decided(after(going, decided(going), NodeStatus(repository_uuid="u", restoration=done)))
-    assert (told(ended).phase, said(told(ended)), told(ended).generation, told(ended).lost) == (
-        RunPhase.COMPLETED,
-        "Completed",
-        4,
-        2,
-    )
+    assert (told(ended).phase, said(told(ended))) == (RunPhase.COMPLETED, "Completed")
+    assert (told(ended).generation, told(ended).lost, told(ended).erased) == (4, 2, 3)
     assert ticket(ended) is None
 
 

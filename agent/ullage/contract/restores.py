@@ -77,6 +77,10 @@ class RestoreTicketReport(ClusterRecord, frozen=True, kw_only=True):
     lost: Count = 0
     """The number of FlowFiles and handles that the backup has without their content."""
 
+    erased: Count = 0
+    """The number of FlowFiles and handles that the backup has and that were not brought back, because a register of
+    erasures names whom they are of."""
+
     message: Annotated[str, Meta(max_length=1024)] = ""
     """Why the backup failed, for what it waits, or what it lacks."""
 
@@ -147,6 +151,10 @@ class RestoreStatus(ClusterRecord, frozen=True, kw_only=True):
 
     lost: Count = 0
     """The number of FlowFiles and handles that the backup has without their content."""
+
+    erased: Count = 0
+    """The number of FlowFiles and handles that the backup has and that were not brought back, because a register of
+    erasures names whom they are of."""
 
     message: str = ""
     """Why the restoration waits, or why it failed."""

@@ -68,6 +68,7 @@ def restore_document(found: Object) -> Object:
         "progress": status.get("progress") or "",
         "generation": status.get("generation", 0),
         "lost": status.get("lost", 0),
+        "erased": status.get("erased", 0),
         "message": status.get("message") or "",
         "trouble": _troubles(status),
     }

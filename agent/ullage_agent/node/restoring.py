@@ -117,7 +117,7 @@ class NodeRestore:
         words = f"the backup lacks the content of {lost:,} FlowFiles and handles, {reason}" if lost else ""
         if found.problems:
             words = f"{len(found.problems):,} problems, {found.problems[0]}"
-        self._end(TicketState.COMPLETED, words, generation=found.generation, lost=lost)
+        self._end(TicketState.COMPLETED, words, generation=found.generation, lost=lost, erased=found.erased)
         return ""
 
     def _reach(self, done: int, total: int) -> None:
@@ -144,12 +144,15 @@ class NodeRestore:
 
 
 class BroughtBack(NamedTuple):
-    """What came of a restoration. `lost`: FlowFiles and handles without content there, `reason`: why one has none."""
+    """What came of a restoration. `lost`: FlowFiles and handles without content there, `reason`: why one has none;
+    `erased`: those that a register names, and nobody brings back.
+    """
 
     generation: int
     lost: int
     reason: str
     problems: Sequence[str]
+    erased: int
 
 
 def brought_back(
@@ -164,8 +167,9 @@ def brought_back(
         found = restore(bucket, root, containers=paths, generation=generation, on_progress=reach)
         if unfinished := next((each for each in found.erased if not each.is_finished), None):
             raise RepositoryDamaged(f"{root} does not open, as not all could be erased: {unfinished.remains[0]}")
-        lost = found.backup.lost
-        return BroughtBack(found.backup.generation, len(lost), lost[0].reason if lost else "", found.check.problems)
+        lost, erased = found.backup.lost, sum(each.uuids for each in found.erased)
+        reason = lost[0].reason if lost else ""
+        return BroughtBack(found.backup.generation, len(lost), reason, found.check.problems, erased)
     some = restore_some(
         bucket,
         root,
@@ -175,7 +179,8 @@ def brought_back(
         generation=generation,
         on_progress=reach,
     )
-    return BroughtBack(some.generation, some.lost_count, some.lost[0].reason if some.lost else "", some.check.problems)
+    reason = some.lost[0].reason if some.lost else ""
+    return BroughtBack(some.generation, some.lost_count, reason, some.check.problems, some.erased)
 
 
 def restoration_of(seen: ObservedNode, known: RestoreTicketReport | None) -> RestoreTicketReport | None:

@@ -117,7 +117,9 @@ def _going(seen: Observation, restore: RestoreObject) -> tuple[RestoreStatus, st
             return _refused(restore)
         return msgspec.structs.replace(status, message=f"The agent of {node} is waited for."), "Running"
     share = f"{min(100, 100 * report.bytes_done // report.bytes)} %" if report.bytes else ""
-    counted = msgspec.structs.replace(status, generation=report.generation, lost=report.lost, progress=share)
+    counted = msgspec.structs.replace(
+        status, generation=report.generation, lost=report.lost, erased=report.erased, progress=share
+    )
     if report.state not in ENDED:
         return msgspec.structs.replace(counted, message=report.message), "Running"
     if report.state == TicketState.REFUSED:
