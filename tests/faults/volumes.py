@@ -40,7 +40,7 @@ SHUTDOWN_NO_LOG_FLUSH = 2
 
 CAP_SYS_ADMIN = 21
 
-_ROOT = Path(tempfile.gettempdir()) / "ullage-volumes"
+_ROOT = Path(tempfile.gettempdir()) / "ullage-v"  # short: the path of a socket has 107 bytes at most
 
 
 def _cannot_mount() -> str:
@@ -181,7 +181,7 @@ def scratch() -> Iterator[Path]:
     """A directory for mounts that a later run cleans up if this one is killed."""
     remove_leftovers()
     _ROOT.mkdir(exist_ok=True)
-    directory = Path(tempfile.mkdtemp(dir=_ROOT))
+    directory = Path(tempfile.mkdtemp(prefix="", dir=_ROOT))
     lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -8,13 +8,14 @@ from typing import Final
 
 import pytest
 
+import ullage
 from tests.shipping.explored import Program, Replayed, explore, is_epoch
 from tests.shipping.held import HeldShare, gone
 from tests.shipping.test_fence import SERDE, SHARE
 from tests.shipping.test_publishing import FIRST, at_first
 from tests.shipping.test_restoration_resumes import SHIPPED
 from tests.support import Workshop
-from ullage.embedded.replication import Replication
+from ullage.embedded.replication import Replication, fence_as_noted, take_share
 from ullage.embedded.repository import EmbeddedRepository
 from ullage.engine.maintenance import MaintenanceRunner
 from ullage.engine.model import (
@@ -36,12 +37,13 @@ from ullage.engine.model import (
     Undrained,
 )
 from ullage.engine.servingright import CHANGES, ServingRight
+from ullage.engine.shipping import ownwriters
 from ullage.engine.shipping.adopting import adopt_share, owner_of
 from ullage.engine.shipping.logwriter import LogWriter
-from ullage.engine.shipping.ownwriters import NOTE, forget_writers, noted
+from ullage.engine.shipping.ownwriters import NOTE, forget_writers, noted, noted_fence
 from ullage.engine.shipping.shareplace import EPOCH
 from ullage.engine.wal.serde import SerDe
-from ullage.errors import BucketUnavailable, NodeFenced
+from ullage.errors import BucketRefused, BucketUnavailable, NodeFenced
 
 OWN: Final = {
     Answer,
@@ -219,6 +221,7 @@ def test_a_commit_on_its_way_when_the_fence_is_seen_is_of_what_only_this_node_ha
 
 def begun_again(made: Shipping) -> Replication:
     """Of the same root, as after a kill."""
+    fence_as_noted(made.engine)
     return Replication(made.engine, made.place, "s3://held", "node-1", made.engine.spec.replication, made.tell)
 
 
@@ -338,3 +341,76 @@ def test_of_two_copies_one_goes_on_in_every_order(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ullage.engine.shipping.logwriter._require_own", lambda *_: None)
     with pytest.raises(AssertionError):
         explore(programs, one_goes_on, 0, begins=at_first())
+
+
+def test_a_share_that_somebody_emptied_fences_nobody(shipping: Shipping) -> None:
+    """Nobody else goes on with the repository: it is served and changed, told to fail, and shipped anew once opened."""
+    shipping.replication.step()
+    shipping.repository.handles.put(b"kept")
+    shipping.replication.step()
+    shipping.place.objects.clear()
+
+    assert not shipping.replication.step()
+    assert shipping.replication.status().state == "failing"
+    assert "epoch is gone" in shipping.replication.status().problem
+    shipping.repository.handles.put(b"more")
+
+    again = begun_again(shipping)
+    assert again.step()
+    assert owner_of(shipping.place, shipping.share).owner == "node-1"
+
+
+def test_a_night_of_refused_tries_fences_nobody(shipping: Shipping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many nonces are forgotten, that of whom the share is stays."""
+    monkeypatch.setattr(ownwriters, "NONCES_MAX", 3)
+    shipping.replication.step()
+
+    def refuse(kind: str, key: str) -> None:
+        if (kind, key) == ("put", EPOCH):
+            raise BucketRefused("403")
+
+    shipping.place.fault = refuse
+    for _ in range(9):
+        assert not begun_again(shipping).step()
+    shipping.place.fault = lambda _kind, _key: None
+
+    assert begun_again(shipping).step()
+
+
+def test_a_fenced_root_is_read_only_whoever_opens_it(workshop: Workshop, shipping: Shipping) -> None:
+    """Also without spec.replication, as the command line does; until somebody says that nobody else goes on."""
+    shipping.replication.step()
+    handle = shipping.repository.handles.put(b"kept")
+    shipping.replication.step()
+    shipping.copied()
+    shipping.replication.step()
+    shipping.engine.committer.right.end()
+    workshop.shut()
+
+    for _ in range(2):
+        with ullage.open(workshop.path) as repository:
+            assert repository.handles.get(handle) == b"kept"
+            with pytest.raises(NodeFenced, match=r"node-2 writes the share s3://held.*--take-share"):
+                repository.handles.put(b"more")
+    take_share(str(workshop.path))
+    with ullage.open(workshop.path) as repository:
+        assert repository.handles.put(b"more")
+
+
+def test_a_fence_outlasts_another_url(shipping: Shipping) -> None:
+    """And the way back: the share that it had is still somebody else's, and so is the repository."""
+    shipping.replication.step()
+    shipping.copied()
+    shipping.replication.step()
+    shipping.engine.committer.right = shipping.repository.acting.right = ServingRight()
+    shipping.place = HeldShare()
+    shipping.place.name = "s3://other"
+
+    assert not begun_again(shipping).step()
+
+    with pytest.raises(NodeFenced, match="s3://held"):
+        shipping.repository.handles.put(b"more")
+    found = noted_fence(shipping.engine.files, shipping.engine.root)
+    assert found is not None
+    assert (found.place, found.fenced_by) == ("s3://held", "node node-2")
+    assert shipping.place.objects == {}

@@ -15,7 +15,7 @@ from ullage.engine.opening import lock_repository
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.shipping.adopting import owner_of
 from ullage.engine.shipping.lease import OwnedLease
-from ullage.engine.shipping.ownwriters import UNKNOWN_WRITER, forget_writers, note_fence, noted
+from ullage.engine.shipping.ownwriters import UNKNOWN_WRITER, forget_writers, note_fence, noted_fence
 from ullage.engine.shipping.shareplace import SharePlace
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
@@ -65,9 +65,7 @@ class Replication:
         self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
         self._failures = 0
         self._is_fenced = False
-        note = noted(engine.files, engine.root, place.name)
-        if note is not None and note.fenced_by:  # nothing is changed while the bucket is asked
-            engine.committer.right.fence(self._said_of(note.fenced_by))
+        self._was_fenced = noted_fence(engine.files, engine.root) is not None
 
     def start(self) -> None:
         """Begin, behind whoever starts it."""
@@ -118,7 +116,7 @@ class Replication:
         )
 
     def _state(self) -> ReplicationState:
-        if self._is_fenced:
+        if self._is_fenced or self._was_fenced:  # as a process before this one saw, while the bucket is asked again
             return "fenced"
         if self._failures:
             return "failing"
@@ -153,29 +151,25 @@ class Replication:
 
     def _end(self, error: ShareFenced) -> None:
         """Somebody else has the share: nothing is shipped any more, and nothing is changed that nobody would ship."""
-        right = self._engine.committer.right
-        right.fence(self._said_of(UNKNOWN_WRITER))  # before the bucket is asked whose it is, which may take its time
+        right, root = self._engine.committer.right, self._engine.root
+        known = noted_fence(self._engine.files, root)
+        if known is None:
+            # Before the bucket is asked whose it is, which may take its time.
+            right.fence(_fence_words(self._url, UNKNOWN_WRITER))
         if self._keeper is not None:
             self._keeper.held.lease.lose()
             right.notice()
         self._is_fenced = True
         self._engine.tap.close()
         self._engine.ledger.shipping_since = 0  # nobody comes for it any more
-        writer = UNKNOWN_WRITER
-        with suppress(UllageError):  # then it is not told who has it
-            writer = f"node {owner_of(self._place, self._engine.identity.repository).owner}"
-        right.fence(self._said_of(writer))
-        with suppress(OSError, UllageError):  # the disk may be full: the next start asks the bucket then
-            note_fence(self._engine.files, self._engine.root, self._place.name, writer)
+        if known is None or known.place == self._place.name:  # that of another place stays what it is
+            writer = UNKNOWN_WRITER
+            with suppress(UllageError):  # then it is not told who has it
+                writer = f"node {owner_of(self._place, self._engine.identity.repository).owner}"
+            right.fence(_fence_words(self._url, writer))
+            with suppress(OSError, UllageError):  # the disk may be full: the next start asks the bucket then
+                note_fence(self._engine.files, root, self._place.name, writer)
         self._told.tell(error)
-
-    def _said_of(self, writer: str) -> str:
-        """What is answered to who would change something here: whose the repository is, and what to do."""
-        return (
-            f"{writer} writes the share {self._url} of this repository by now: write there. Nothing is changed here "
-            f"any more; what only this node has can be read, and `ullage rejoin ROOT {self._url} --to URL` brings it "
-            "over once nobody serves it here"
-        )
 
     def _require_lease(self) -> None:
         """ShareFenced: whoever renews it has found that somebody else has the share; an idle shipper would not."""
@@ -190,9 +184,26 @@ class Replication:
             self._told.tell(error)
 
 
+def fence_as_noted(engine: Engine) -> None:
+    """Nothing is changed in a root that was fenced, by whichever program it is opened, and whatever it ships to now."""
+    note = noted_fence(engine.files, engine.root)
+    if note is not None:
+        engine.committer.right.fence(_fence_words(note.place or "in the bucket", note.fenced_by))
+
+
+def _fence_words(share: str, writer: str) -> str:
+    """What is answered to who would change something: whose the repository is, and what to do."""
+    return (
+        f"{writer} writes the share {share} of this repository by now: write there. Nothing is changed here any more, "
+        f"and what is here can be read. If that node has adopted the share, `ullage rejoin ROOT {share} --to URL` "
+        "brings over what only this one has, once nobody serves it here; if nobody goes on with it, `ullage serve "
+        "--take-share` makes this root its writer again"
+    )
+
+
 def take_share(root: str) -> None:
-    """The next start of this root takes its share from whoever writes it, but from who has adopted it: somebody knows
-    that nobody else goes on with it. RepositoryLocked; NotARepository.
+    """The next start of this root is not fenced, and takes its share from whoever writes it, but from who has adopted
+    it: somebody knows that nobody else goes on with it. RepositoryLocked; NotARepository.
     """
     files = OsFiles()
     with closing(lock_repository(files, root)):

@@ -28,7 +28,7 @@ from ullage.embedded.once import Keys
 from ullage.embedded.provenance import EmbeddedProvenance
 from ullage.embedded.queues import EmbeddedQueues
 from ullage.embedded.reclamation import EmbeddedReclamation
-from ullage.embedded.replication import Replication, replication_of
+from ullage.embedded.replication import Replication, fence_as_noted, replication_of
 from ullage.embedded.runs import ReclamationRuns
 from ullage.embedded.seals import Seals
 from ullage.embedded.session import EmbeddedSession
@@ -399,6 +399,7 @@ class EmbeddedRepository(Repository):
         maintenance, self._maintenance = self._maintenance, None
         if maintenance is not None:
             maintenance.stop()
+        self.engine.committer.right.end()  # what the close has to commit is admitted, whoever has the share
         if self._replication is not None:
             self._replication.stop()
         try:
@@ -430,9 +431,7 @@ def open_embedded(
     node: str = "",
     **parts: Any,
 ) -> EmbeddedRepository:
-    """What `ullage.open` promises. `on_failure` is told what maintenance could not do; `permission` says when space may
-    be given back, if not spec.maintenance alone does; `parts` are the engine's: files and clock.
-    """
+    """As `ullage.open`. `permission`: when space may be given back; `parts` are the engine's: files and clock."""
     document = described(root, config)
     spec = document.spec
     permission = permission or Calendar(spec.maintenance).permission
@@ -446,6 +445,7 @@ def open_embedded(
     if on_recovery is not None and (recovery := recovery_of(engine)) is not None:
         on_recovery(recovery)
     try:
+        fence_as_noted(engine)
         replication = _replication(engine, document, node, on_failure) if maintain else None
         if replication is None:  # nobody comes for what is held
             engine.tap.close()

@@ -260,9 +260,6 @@ class TreeSoFar:
         """What each was made from, and the file itself: somebody may have put another there."""
 
         self.folders: dict[tuple[str, ...], FileFacts] = {}
-        self.made: set[tuple[str, ...]] = set()
-        """Directories that this get has made: for their owner alone, until it is over."""
-
         self.has_made_top = False
 
     def make_top(self, directory: str) -> None:
@@ -282,14 +279,13 @@ class TreeSoFar:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             os.close(os.open(os.path.join(directory, MADE), flags, 0o600))
         self.has_made_top = True
-        self.made.add(())
 
     def end(self, top: int) -> None:
-        """Give all directories what is known of them, and those of which nothing is what any new one has."""
+        """Give all directories what is known of them. Those of which nothing is stay closed: another get may have taken
+        what says that they are private, or a later one will.
+        """
         _forget_made(top)
         self.give_folders(top, self.folders)
-        for names in sorted(self.made - {*self.folders}, key=len, reverse=True):
-            self._give(top, names, None)
 
     def give_folders(self, top: int, only: Iterable[tuple[str, ...]]) -> None:
         """Their permissions, times and owners, the deepest first: one may be closed to its owner from then on."""
@@ -300,7 +296,7 @@ class TreeSoFar:
             is_theirs = not names and not self.has_made_top
             self._give(top, names, facts._replace(mode=None, owner=None, group=None) if is_theirs else facts)
 
-    def _give(self, top: int, names: tuple[str, ...], facts: FileFacts | None) -> None:
+    def _give(self, top: int, names: tuple[str, ...], facts: FileFacts) -> None:
         try:
             folder = walk(top, names)
         except (LeadsOut, FileNotFoundError, PermissionError):
@@ -308,11 +304,7 @@ class TreeSoFar:
         path = f"/proc/self/fd/{folder}"
         # It may be somebody else's, who gave it what it has; and its owner may not read it, and so can't sync it.
         with closed(folder), suppress(PermissionError):
-            if facts is None:
-                inherited = os.fstat(folder).st_mode & (stat.S_ISGID | stat.S_ISVTX)
-                os.chmod(path, inherited | 0o777 & ~usual_umask())
-            else:
-                give(path, facts)
+            give(path, facts)
             sync_folder(folder)
 
 
@@ -375,7 +367,6 @@ class TreeFiles(NewFiles):
                 try:
                     folder, parent = walk(folder, (name,)), folder
                 except FileNotFoundError:
-                    self._tree.made.update(below[:each] for each in range(depth, len(below) + 1))
                     break
                 os.close(parent)
                 self._open(folder, below[:depth])

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from ullage.engine.shipping.sharedocs import EpochDocument, decode_document, encode_document
-from ullage.engine.shipping.shareplace import EPOCH, SharePlace, ShareWriter, Taken
+from ullage.engine.shipping.shareplace import EPOCH, SharePlace, ShareWriter, Taken, epoch_gone
 from ullage.errors import BucketUnavailable, ShareFenced
 
 MARGIN_PART: Final = 0.1
@@ -131,10 +131,11 @@ class LeaseRenewer:
         self._lease.grant(asked, term)
 
     def _own(self, data: bytes | None) -> EpochDocument:
-        if data is not None:
-            document = decode_document(data, EpochDocument, self._share, f"{self._place.name}/{EPOCH}")
-            if document.writer == self.writer:
-                return document
+        if data is None:
+            raise epoch_gone(self._place)
+        document = decode_document(data, EpochDocument, self._share, f"{self._place.name}/{EPOCH}")
+        if document.writer == self.writer:
+            return document
         raise ShareFenced(f"{self._place.name} has another writer now: epoch {self.writer.epoch} is over")
 
 

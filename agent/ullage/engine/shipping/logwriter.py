@@ -33,6 +33,7 @@ from ullage.engine.shipping.shareplace import (
     SharePlace,
     ShareWriter,
     Taken,
+    epoch_gone,
     log_name,
 )
 from ullage.engine.wal.serde import SerDe
@@ -101,9 +102,11 @@ class LogWriter:
         return begun
 
     def require_epoch(self) -> None:
-        """ShareFenced if somebody else has taken `epoch` since."""
+        """ShareFenced if somebody else has taken `epoch` since. BucketUnavailable: it is gone."""
         found = self._place.get(EPOCH)
-        if found is None or _decoded(found, self._share, self._place).writer != self.writer:
+        if found is None:
+            raise epoch_gone(self._place)
+        if _decoded(found, self._share, self._place).writer != self.writer:
             raise self._fenced()
 
     def append(self, batch: LogBatch) -> int:

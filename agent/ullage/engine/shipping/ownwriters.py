@@ -32,7 +32,7 @@ UNKNOWN_WRITER: Final = "another node"
 
 NONCES_MAX: Final = 1_000
 """Of tries to take a share of which nobody knows what became: each begins with an answer of the bucket, so there are
-few. Of more the oldest are forgotten.
+few. Of more the oldest are forgotten, but for that of whom `epoch` is.
 """
 
 
@@ -47,15 +47,29 @@ class WriterNote(msgspec.Struct, frozen=True):
 
 
 def noted(files: Files, root: str, place: str) -> WriterNote | None:
-    """None: this root has never written there. A damaged one counts as that of a root that has, and is fenced."""
+    """None: this root has never written there, nor was it fenced anywhere."""
+    found = _read(files, root)
+    return found if found is not None and (found.place == place or found.fenced_by) else None
+
+
+def noted_fence(files: Files, root: str) -> WriterNote | None:
+    """That of a root that was fenced, wherever it shipped, and whether it is to ship or not by now: without
+    spec.replication, or with another URL, somebody else goes on with the same repository all the same. None: it was
+    not.
+    """
+    found = _read(files, root)
+    return found if found is not None and found.fenced_by else None
+
+
+def _read(files: Files, root: str) -> WriterNote | None:
+    """A damaged one counts as that of a root that is fenced."""
     path = os.path.join(root, NOTE)
     if not files.exists(path):
         return None
     try:
-        found = msgspec.json.decode(read_file(files, path), type=WriterNote)
+        return msgspec.json.decode(read_file(files, path), type=WriterNote)
     except UNDECODABLE:
-        return WriterNote(place, fenced_by=UNKNOWN_WRITER)
-    return found if found.place == place else None
+        return WriterNote("", fenced_by=UNKNOWN_WRITER)
 
 
 def note_fence(files: Files, root: str, place: str, by: str) -> None:
@@ -64,7 +78,9 @@ def note_fence(files: Files, root: str, place: str, by: str) -> None:
 
 
 def forget_writers(files: Files, root: str) -> None:
-    """Somebody says so: the next start takes the share from whoever writes it, but from who has adopted it."""
+    """Somebody says so: the next start is not fenced, and takes the share from whoever writes it, but from who has
+    adopted it.
+    """
     if files.exists(os.path.join(root, NOTE)):
         _put(files, root, WriterNote(""))
 
@@ -79,9 +95,10 @@ def begin_as_itself(
     before = "" if found is None else _writer_in(found, identity.repository, place)
     own, nonce = None if note is None else note.nonces, new_nonce()
     if note is None or not note.fenced_by:
-        tried = *_still_possible(before, own or ()), nonce
-        # Durable before the bucket hears of it: it may take the share, and nobody be told.
-        _put(parts.files, parts.root, WriterNote(place.name, tried[-NONCES_MAX:]))
+        first, *tried = *_still_possible(before, own or ()), nonce
+        # Durable before the bucket hears of it: it may take the share, and nobody be told. Whose `epoch` is now stays
+        # whatever else is forgotten: 1,000 refused tries of a night would else have fenced a node that nobody followed.
+        _put(parts.files, parts.root, WriterNote(place.name, (first, *tried[-NONCES_MAX + 1 :])))
     who = place, identity.repository, owner, parts.serde
     return LogWriter.begin(*who, nonce, adoption=identity.adoption, lease=lease, own=own)
 

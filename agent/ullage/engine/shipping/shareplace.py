@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple, Protocol
 
+from ullage.errors import BucketUnavailable
+
 EPOCH: Final = "epoch"
 """Who writes."""
 
@@ -92,6 +94,14 @@ class SharePlace(Protocol):
 
     def delete(self, keys: Collection[str]) -> None:
         """Those that are there."""
+
+
+def epoch_gone(place: SharePlace) -> BucketUnavailable:
+    """Nobody has taken the share from its writer: it was emptied. The writer goes on serving what it has."""
+    return BucketUnavailable(
+        f"{place.name}/{EPOCH} is gone: somebody has emptied the share, or a lifecycle rule of the bucket has. Nothing "
+        "is shipped until this repository is opened again, which begins the share anew"
+    )
 
 
 def log_name(number: int) -> str:
