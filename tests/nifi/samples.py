@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness import build, java_home
+from tests.tars import unpack
 from ullage.nifi.flowfiles import NiFiFlowFile
 from ullage.nifi.home import NiFiHome
 
@@ -45,7 +46,7 @@ class Told(NamedTuple):
 def unpacked(name: str, directory: Path) -> Path:
     """A golden sample, which the test may change."""
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as packed:
-        packed.extractall(directory, filter="data")
+        unpack(packed, directory)
     return directory / name
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.nifi.samples import GOLDEN_EVENTS
 from tests.nifi.stopped import DEAD, LIVE, NAMED, NAMES, event_file, spans_of
+from tests.tars import unpack
 from ullage.nifi.events import NamedContents, event_files
 
 FULL = "ULLAGE_NIFI_FULL" in os.environ
@@ -26,7 +27,7 @@ def read(directory: Path, files: set[str]) -> NamedContents:
 def test_what_nifis_events_name_is_known(packed: Path, tmp_path: Path) -> None:
     """As the content of a FlowFile, as the one that it had before, or as both; compressed or not."""
     with tarfile.open(packed) as golden:
-        golden.extractall(tmp_path, filter="data")
+        unpack(golden, tmp_path)
     (place,) = tmp_path.iterdir()
     names = [(file, begin, size) for file, begin, size in json.loads((place / "names.json").read_text())]
 
