@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,8 +18,9 @@ from tests.cli.test_trees import listed
 from tests.service.running import Running, document_at
 from ullage.beneath import opened_folder
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.filefacts import FileFacts, FileType, give
 from ullage_agent.cli.newfiles import MADE, NewFiles, TreeFiles, TreeSoFar
-from ullage_agent.cli.partfiles import name_beside, part_name
+from ullage_agent.cli.partfiles import name_beside, part_name, usual_umask
 
 LONG = "ä" * 127 + "x"
 CONTENTS = {name: name.encode() * 9 for name in ("taken", LONG, "open")}
@@ -195,3 +197,52 @@ def test_a_flow_file_with_the_name_of_a_part_gets_another(root: Path, tmp_path: 
 
     (found,) = (tmp_path / "out").iterdir()
     assert found.name.startswith(f"{part_name(id)}.")
+
+
+def test_what_somebody_wrote_after_a_kill_stays(tmp_path: Path) -> None:
+    """A file of the next get is beside it, whole."""
+    top = directory(tmp_path / "top")
+    if os.fork() == 0:
+        get(top, False, commit=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    os.wait()
+    with (top / "d" / "open").open("ab") as file:
+        file.write(b"mine")
+
+    get(top, False)
+
+    assert (top / "d" / "open").read_bytes() == CONTENTS["open"] + b"mine"
+    assert (top / "d" / f"open.{2:08}-0000-4000-8000-000000000000").read_bytes() == CONTENTS["open"]
+
+
+def test_a_file_that_is_written_anew_keeps_its_permissions(root: Path, tmp_path: Path) -> None:
+    """Whoever closed it to others means what comes next, too; a new one has those of any new file."""
+    id = put(root, b"content")
+    (tmp_path / "closed").write_bytes(b"before")
+    (tmp_path / "closed").chmod(0o600)
+
+    for name in ("closed", "new"):
+        ullage("get", id, "-o", tmp_path / name, root=root)
+
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file() and path.suffix == ""} == {
+        "closed": b"content",
+        "new": b"content",
+    }
+    assert stat.S_IMODE((tmp_path / "closed").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~usual_umask()
+
+
+def test_who_may_give_no_file_away_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root in a container without that capability: the tree comes back, and nobody's program gets its setuid."""
+    path = tmp_path / "program"
+    path.touch()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "not here")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "chown", refuse)
+    facts = FileFacts(FileType.FILE, 0o4755, None, "nobody", "nogroup")
+
+    give(str(path), facts)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755

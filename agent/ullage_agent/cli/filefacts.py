@@ -89,7 +89,8 @@ def own_link(name: str, folder: int, facts: FileFacts) -> None:
     """The same of a symbolic link, which has no permissions: by its name, and never what it leads to."""
     user, group = _ids(facts)
     if os.geteuid() == 0 and (user, group) != (-1, -1):
-        os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
+        with suppress(PermissionError):  # as in `_own`
+            os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
     _date(name, facts, dir_fd=folder, follow_symlinks=False)
 
 
@@ -116,7 +117,10 @@ def _own(path: str, facts: FileFacts) -> bool:
         return (facts.owner, facts.group) == (_owner_of(found.st_uid), _group_of(found.st_gid))
     user, group = _ids(facts)
     if (user, group) != (-1, -1):
-        os.chown(path, user, group)
+        try:
+            os.chown(path, user, group)
+        except PermissionError:  # root in a container without CAP_CHOWN, or a network's filesystem that knows no root
+            return False
     return user != -1 and group != -1
 
 

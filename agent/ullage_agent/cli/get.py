@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -193,16 +194,33 @@ def _write_next(session: Session, queue: str, count: int, directory: Path, files
 def _write_file(path: Path, id: str, content: Iterable[bytes], progress: Bar) -> None:
     """The whole content or no file: it gets its name last.
 
-    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link.
+    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link. A
+    file that was there keeps its permissions, and its owner as far as this process may give files away.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             _copy(content, file, progress)
         return
-    with opened_folder(str(path.parent)) as folder, PartFile(folder, id) as part:
-        part.fill(_counted(content, progress), lambda written: os.chmod(written, 0o666 & ~usual_umask()))
-        part.replace(path.name)
+    before = path.stat() if path.exists() else None
+
+    def finish(written: str) -> None:
+        if before is None:
+            os.chmod(written, 0o666 & ~usual_umask())
+            return
+        with suppress(PermissionError):  # it is somebody else's, and who writes it anew is its owner then
+            os.chown(written, before.st_uid, before.st_gid)
+        os.chmod(written, before.st_mode & 0o777)  # no setuid: it may have been another program
+
+    try:
+        # One FlowFile may be written to two names of one directory at once: each has a part of its own.
+        part_id = f"{id}-{zlib.crc32(os.fsencode(path.name)):08x}"
+        with opened_folder(str(path.parent)) as folder, PartFile(folder, part_id) as part:
+            part.fill(_counted(content, progress), finish)
+            part.replace(path.name)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # not that of the part, which nobody knows
+        raise
 
 
 def _counted(pieces: Iterable[bytes], progress: Bar) -> Iterator[bytes]:

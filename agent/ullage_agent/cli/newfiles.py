@@ -200,10 +200,10 @@ class NewFiles:
             return made
 
     def _is_own(self, part: PartFile, each: str, name: str) -> bool:
-        """Whether a get that was killed has made the file of this name from the same FlowFile. With the uuid behind it,
-        the same bytes say so.
+        """Whether a get that was killed has made the file of this name from the same FlowFile, and nobody has written
+        to it since. With the uuid behind it, the same bytes say so.
         """
-        return part.is_left_as(each) or (each != name and _is_same(part.folder, part.part, each))
+        return (each != name or part.is_left_as(each)) and _is_same(part.folder, part.part, each)
 
     def _make(self, below: tuple[str, ...], name: str, id: str, make: Callable[[str, int], None]) -> tuple[str, ...]:
         """What `make` makes of a name in a folder; with the uuid behind its name where that is taken."""
@@ -390,7 +390,8 @@ class TreeFiles(NewFiles):
         """A get that was killed has left files whose FlowFiles are in the queue still: what is there already, to the
         byte, is replaced by its copy, which knows more of itself, and not kept beside it.
         """
-        return super()._is_own(part, each, name) or _is_same(part.folder, part.part, each)
+        del name
+        return _is_same(part.folder, part.part, each)
 
     def _finish(self, path: str, facts: FileFacts) -> None:
         if facts.mode is None:
