@@ -155,6 +155,7 @@ def test_an_idle_node_that_was_followed_changes_nothing_more_and_is_read(
     shipping.clock.advance(86_400)
     assert "purge" in maintenance.run_due(is_heavy=False)
     assert maintenance.failures == []
+    assert repository.reclamation.clean().purged_handles == 0
     assert shipping.told == [told]
 
 

@@ -88,6 +88,11 @@ class ServingRight:
         """
         self._fence = why
 
+    @property
+    def may_change(self) -> bool:
+        """Whether nobody else has the repository: where somebody does, nothing expires and nothing is purged."""
+        return not self._fence
+
     def require_changes(self) -> None:
         """NodeFenced where what is here may only be read."""
         if self._fence:
