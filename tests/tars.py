@@ -14,7 +14,7 @@ def tar_of(files: dict[str, bytes]) -> bytes:
     return written.getvalue()
 
 
-def unpack(archive: tarfile.TarFile, directory: str | Path) -> None:
+def unpack_all(archive: tarfile.TarFile, directory: str | Path) -> None:
     """All of an archive of our own. Debian 12's Python 3.11.2 has no filters yet."""
     if hasattr(tarfile, "data_filter"):
         archive.extractall(directory, filter="data")

@@ -15,6 +15,7 @@ from tests.backup_reader import lay_out
 from tests.golden.make import BACKUP, PRESENT, describe, drain, golden_spec
 from tests.storage_reader import StorageReader
 from tests.support import ManualClock
+from tests.tars import unpack_all
 from ullage.engine.engine import Engine
 from ullage.engine.wal.format import FORMAT_VERSION
 from ullage.engine.wal.serde import SerDe
@@ -28,7 +29,7 @@ BACKUPS = sorted(path.name for path in GOLDEN.glob("backup-*"))
 def unpack(version: str, archive: str, root: Path) -> None:
     """A golden repository at a place where it was not made."""
     with tarfile.open(GOLDEN / version / f"{archive}.tar.gz") as tar:
-        tar.extractall(root, filter="data")
+        unpack_all(tar, root)
 
 
 def open_at(root: Path, partitions: int = 2) -> Engine:

@@ -24,8 +24,8 @@ from ullage.testing.crashing import CrashFiles, Fault
 
 SHARE = float(os.environ.get("ULLAGE_FAULTS", "0"))
 
-SAMPLE = 12
-"""Runs of each workload in CI: some minutes of processor time in all."""
+SAMPLE = 8
+"""Runs of each workload in CI, one of each way to fail: some minutes of processor time in all."""
 
 HEALTHY = [name for name in WORKLOADS if "errors" not in name and name not in ("backups", "files made ahead")]
 """The others break their own calls. tests/engine/test_backup.py fails those of a backup."""

@@ -5,6 +5,7 @@ import tarfile
 from pathlib import Path
 
 from tests.cluster.errors import ClusterError, printed
+from tests.tars import unpack_all
 
 ROOT = Path(__file__).parents[2]
 BASE = "ULLAGE_BASE"
@@ -32,7 +33,7 @@ def unpacked(revision: str, folder: Path, checkout: Path = ROOT) -> Path:
     archive = folder.with_suffix(".tar")
     _git(checkout, "archive", f"--output={archive}", revision)
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        unpack_all(packed, folder)
     archive.unlink()
     environment = folder / ".venv"
     environment.mkdir()

@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from tests.support import ManualClock, spec_at
-from tests.tars import unpack
+from tests.tars import unpack_all
 from ullage.contract import ContainerSettings, ContentRepositorySpec, Quantity
 from ullage.engine.backupfiles import BACKUP_FORMAT
 from ullage.engine.engine import Engine
@@ -192,7 +192,7 @@ def make_backup(target: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch, mock.patch("os.urandom", random.Random(20_261_122).randbytes):
         root, backup = Path(scratch) / "repository", Path(scratch) / "backup"
         with tarfile.open(HERE / PRESENT / "closed.tar.gz") as tar:
-            unpack(tar, root)
+            unpack_all(tar, root)
         with Engine.open(golden_spec(root), clock=ManualClock()) as repository:
             repository.backup(str(backup))
         (target / "backup.tar.gz").write_bytes(_packed(backup))

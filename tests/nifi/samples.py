@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.harness import build, java_home
-from tests.tars import unpack
+from tests.tars import unpack_all
 from ullage.nifi.flowfiles import NiFiFlowFile
 from ullage.nifi.home import NiFiHome
 
@@ -46,7 +46,7 @@ class Told(NamedTuple):
 def unpacked(name: str, directory: Path) -> Path:
     """A golden sample, which the test may change."""
     with tarfile.open(GOLDEN / f"{name}.tar.xz") as packed:
-        unpack(packed, directory)
+        unpack_all(packed, directory)
     return directory / name
 
 

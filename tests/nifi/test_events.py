@@ -11,7 +11,7 @@ import pytest
 
 from tests.nifi.samples import GOLDEN_EVENTS
 from tests.nifi.stopped import DEAD, LIVE, NAMED, NAMES, event_file, spans_of
-from tests.tars import unpack
+from tests.tars import unpack_all
 from ullage.nifi.events import NamedContents, event_files
 
 FULL = "ULLAGE_NIFI_FULL" in os.environ
@@ -27,7 +27,7 @@ def read(directory: Path, files: set[str]) -> NamedContents:
 def test_what_nifis_events_name_is_known(packed: Path, tmp_path: Path) -> None:
     """As the content of a FlowFile, as the one that it had before, or as both; compressed or not."""
     with tarfile.open(packed) as golden:
-        unpack(golden, tmp_path)
+        unpack_all(golden, tmp_path)
     (place,) = tmp_path.iterdir()
     names = [(file, begin, size) for file, begin, size in json.loads((place / "names.json").read_text())]
 
