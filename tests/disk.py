@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from tests.faults import volumes
 
 MEMORY = Path("/dev/shm")
@@ -53,6 +55,4 @@ def in_memory() -> Iterator[Path]:
 
 
 def _size() -> int:
-    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) * 1024
-    return min(SIZE_MAX, available // MEMORY_SHARE, shutil.disk_usage(MEMORY).free)
+    return min(SIZE_MAX, psutil.virtual_memory().available // MEMORY_SHARE, shutil.disk_usage(MEMORY).free)

@@ -56,6 +56,16 @@ def walk(folder: int, names: Sequence[str], *, make: bool = False, mode: int = 0
     return current
 
 
+@contextmanager
+def walked(folder: int, names: Sequence[str]) -> Iterator[int]:
+    """What `walk` finds, closed at the end."""
+    descriptor = walk(folder, names)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def sync_folder(folder: int) -> None:
     """Names in it are durable afterwards."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)

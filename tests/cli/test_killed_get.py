@@ -20,7 +20,7 @@ from ullage.beneath import opened_folder
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import FileFacts, FileType, give
 from ullage_agent.cli.newfiles import MADE, NewFiles, TreeFiles, TreeSoFar
-from ullage_agent.cli.partfiles import name_beside, part_name, usual_umask
+from ullage_agent.cli.partfiles import name_beside, part_name, usual_mode
 
 LONG = "ä" * 127 + "x"
 CONTENTS = {name: name.encode() * 9 for name in ("taken", LONG, "open")}
@@ -228,7 +228,7 @@ def test_a_file_that_is_written_anew_keeps_its_permissions(root: Path, tmp_path:
         "new": b"content",
     }
     assert stat.S_IMODE((tmp_path / "closed").stat().st_mode) == 0o600
-    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~usual_umask()
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == usual_mode()
 
 
 def test_who_may_give_no_file_away_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

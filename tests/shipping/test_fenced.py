@@ -118,6 +118,8 @@ def test_an_idle_node_that_was_followed_changes_nothing_more_and_is_read(
     flow_file = session.get("q")
     assert flow_file is not None
     repository.handles.put(b"of this node alone", ttl_millis=60_000)
+    repository.queues.define("short", expiration_millis=60_000)
+    repository.queues.put("short", b"of this node alone, too")
     taken(shipping)
     assert not shipping.replication.step()
     last, [told] = shipping.engine.log.last_id, shipping.told
@@ -155,7 +157,9 @@ def test_an_idle_node_that_was_followed_changes_nothing_more_and_is_read(
     shipping.clock.advance(86_400)
     assert "purge" in maintenance.run_due(is_heavy=False)
     assert maintenance.failures == []
-    assert repository.reclamation.clean().purged_handles == 0
+    cleaned = repository.reclamation.clean()
+    assert (cleaned.purged_handles, cleaned.expired_flow_files) == (0, 0)
+    assert repository.queues.find("short").flow_files == 1
     assert shipping.told == [told]
 
 
@@ -317,6 +321,8 @@ def test_a_note_that_is_damaged_takes_nothing(shipping: Shipping) -> None:
     with open(os.path.join(shipping.engine.root, NOTE), "w") as note:
         note.write("{")
     assert not begun_again(shipping).step()
+    with pytest.raises(NodeFenced, match="writes the share s3://held of this repository"):
+        shipping.repository.handles.put(b"more")
 
 
 def coming_back(number: int) -> Program:

@@ -172,8 +172,7 @@ class EmbeddedReclamation(Reclamation):
     def clean(self, *, adopts_orphans: bool = False, override: bool = False) -> CleaningReport:
         engine, reclamation = self._engine, self._engine.reclamation
         permission = without_windows(engine.spec.maintenance) if override else reclamation.permission
-        may_change = engine.committer.right.may_change  # where it may not, what is dead already is given back
-        expired, purged = (engine.queues.expire(), engine.handles.purge()) if may_change else (0, 0)
+        expired, purged = engine.queues.expire(), engine.handles.purge()
         adopted = reclamation.adopt_orphans() if adopts_orphans else 0
         report = reclamation.clean(reclamation.ticket(permission=permission))
         if report.refusal:

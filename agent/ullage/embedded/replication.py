@@ -65,7 +65,6 @@ class Replication:
         self._thread = threading.Thread(target=self._run, name="ullage-replication", daemon=True)
         self._failures = 0
         self._is_fenced = False
-        self._was_fenced = noted_fence(engine.files, engine.root) is not None
 
     def start(self) -> None:
         """Begin, behind whoever starts it."""
@@ -116,7 +115,7 @@ class Replication:
         )
 
     def _state(self) -> ReplicationState:
-        if self._is_fenced or self._was_fenced:  # as a process before this one saw, while the bucket is asked again
+        if not self._engine.committer.right.may_change:  # also as an earlier process noted, before the bucket is asked
             return "fenced"
         if self._failures:
             return "failing"
@@ -162,7 +161,7 @@ class Replication:
         self._is_fenced = True
         self._engine.tap.close()
         self._engine.ledger.shipping_since = 0  # nobody comes for it any more
-        if known is None or known.place == self._place.name:  # that of another place stays what it is
+        if known is None or known.place in ("", self._place.name):  # that of another place stays what it is
             writer = UNKNOWN_WRITER
             with suppress(UllageError):  # then it is not told who has it
                 writer = f"node {owner_of(self._place, self._engine.identity.repository).owner}"
@@ -188,7 +187,7 @@ def fence_as_noted(engine: Engine) -> None:
     """Nothing is changed in a root that was fenced, by whichever program it is opened, and whatever it ships to now."""
     note = noted_fence(engine.files, engine.root)
     if note is not None:
-        engine.committer.right.fence(_fence_words(note.place or "in the bucket", note.fenced_by))
+        engine.committer.right.fence(_fence_words(note.place or "SHARE", note.fenced_by))
 
 
 def _fence_words(share: str, writer: str) -> str:

@@ -399,7 +399,6 @@ class EmbeddedRepository(Repository):
         maintenance, self._maintenance = self._maintenance, None
         if maintenance is not None:
             maintenance.stop()
-        self.engine.committer.right.end()  # what the close has to commit is admitted, whoever has the share
         if self._replication is not None:
             self._replication.stop()
         try:
@@ -431,7 +430,7 @@ def open_embedded(
     node: str = "",
     **parts: Any,
 ) -> EmbeddedRepository:
-    """As `ullage.open`. `permission`: when space may be given back; `parts` are the engine's: files and clock."""
+    """As `ullage.open`. Maintenance tells `on_failure` and asks `permission`; `parts` are files and clock."""
     document = described(root, config)
     spec = document.spec
     permission = permission or Calendar(spec.maintenance).permission

@@ -256,8 +256,12 @@ class HandleStore:
         return [record for record in ending if record.deleted_millis or self._is_expired(record)]
 
     def purge(self) -> int:
-        """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on."""
+        """Forget handles whose time is over; returns how many. Their bytes may be reclaimed from then on. None where
+        somebody else has the repository.
+        """
         purged = 0
+        if not self._parts.committer.right.may_change:
+            return purged
         while (count := self._purge_slice()) is not None:
             purged += count
         return purged

@@ -185,10 +185,9 @@ class MaintenanceRunner:
     def _purge(self) -> None:
         self._repository.leases.purge()
         self._repository.idempotency.forget()
-        if self._repository.committer.right.may_change:
-            self._repository.handles.purge()
-            self._repository.staging.expire()
-            self._repository.feeds.expire()
+        self._repository.handles.purge()
+        self._repository.staging.expire()
+        self._repository.feeds.expire()
 
     def _checkpoint(self) -> None:
         """Nothing new since the last one: no checkpoint, but for one a day, which says what time it is: the next start

@@ -40,7 +40,7 @@ from ullage_agent.cli.output import (
     size,
     tell_or_print,
 )
-from ullage_agent.cli.restoreoptions import restored_ids, restored_moment, restored_queues
+from ullage_agent.cli.restoreoptions import left_out, restored_ids, restored_moment, restored_queues
 from ullage_agent.cli.upkeep import interruptible, named
 
 WRITE = "write"
@@ -373,7 +373,7 @@ def _restore_some(
     for each in made.lost:
         say(f"without content there: {each.id}: {each.reason}")
     if made.erased:
-        say(f"left out, as a register says that they were erased: {many(made.erased, 'FlowFile')} (handles included)")
+        say(left_out(made.erased))
     flow_files = sum(made.queues.values())
     tell_or_print(
         msgspec.to_builtins(made),

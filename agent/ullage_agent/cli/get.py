@@ -18,7 +18,7 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
-from ullage_agent.cli.partfiles import PartFile, usual_umask
+from ullage_agent.cli.partfiles import PartFile, usual_mode
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
@@ -206,7 +206,7 @@ def _write_file(path: Path, id: str, content: Iterable[bytes], progress: Bar) ->
 
     def finish(written: str) -> None:
         if before is None:
-            os.chmod(written, 0o666 & ~usual_umask())
+            os.chmod(written, usual_mode())
             return
         with suppress(PermissionError):  # it is somebody else's, and who writes it anew is its owner then
             os.chown(written, before.st_uid, before.st_gid)

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk
+from ullage.beneath import NO_NAMES, LeadsOut, sync_folder, walk, walked
 from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileFacts, FileType, facts_of, give, own_link, path_of
 from ullage_agent.cli.partfiles import (
@@ -19,7 +19,7 @@ from ullage_agent.cli.partfiles import (
     is_part_name,
     name_beside,
     part_name,
-    usual_umask,
+    usual_mode,
 )
 
 NAME_BYTES_MAX = 200
@@ -130,7 +130,7 @@ class NewFiles:
 
         self._path = path
         self._hidden = hidden
-        self._mode = 0o666 & ~usual_umask()
+        self._mode = usual_mode()
         self._parts: list[PartFile] = []
         self._changed: set[int] = set()
         self._folders: dict[tuple[str, ...], int] = {(): folder}
@@ -297,29 +297,16 @@ class TreeSoFar:
             self._give(top, names, facts._replace(mode=None, owner=None, group=None) if is_theirs else facts)
 
     def _give(self, top: int, names: tuple[str, ...], facts: FileFacts) -> None:
-        try:
-            folder = walk(top, names)
-        except (LeadsOut, FileNotFoundError, PermissionError):
-            return  # somebody put something else there, or took it away
-        path = f"/proc/self/fd/{folder}"
-        # It may be somebody else's, who gave it what it has; and its owner may not read it, and so can't sync it.
-        with closed(folder), suppress(PermissionError):
-            give(path, facts)
+        # Somebody put something else there, or took it away; or it is somebody else's, who gave it what it has, or its
+        # owner may not read it, and so can't sync it.
+        with suppress(LeadsOut, FileNotFoundError, PermissionError), walked(top, names) as folder:
+            give(f"/proc/self/fd/{folder}", facts)
             sync_folder(folder)
 
 
 def _forget_made(top: int) -> None:
     with suppress(FileNotFoundError):  # an earlier batch did
         os.unlink(MADE, dir_fd=top)
-
-
-@contextmanager
-def closed(descriptor: int) -> Iterator[None]:
-    """Close it at the end."""
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class TreeFiles(NewFiles):

@@ -60,11 +60,11 @@ def identity_of(name: str, folder: int | None = None) -> FileIdentity | None:
     return FileIdentity(found.st_dev, found.st_ino)
 
 
-def usual_umask() -> int:
-    """What new files and directories of this process lack."""
+def usual_mode() -> int:
+    """The permissions of a new file of this process."""
     mask = os.umask(0o077)  # there is no other way to ask; a file that another thread makes meanwhile is closed
     os.umask(mask)
-    return mask
+    return 0o666 & ~mask
 
 
 class PartFile:

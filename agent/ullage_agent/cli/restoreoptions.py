@@ -1,4 +1,4 @@
-"""What `ullage restore` and `kubectl ullage restore` both take: of which moment, and which parts.
+"""What `ullage restore` and `kubectl ullage restore` both take: of which moment, and which parts; and both tell.
 
 Not among the other options: times need the contract, whose import doubles what each --help costs.
 """
@@ -6,6 +6,7 @@ Not among the other options: times need the contract, whose import doubles what 
 from typing import Final
 
 from ullage_agent.cli.options import option
+from ullage_agent.cli.output import many
 from ullage_agent.cli.times import FORMS, time_option
 
 restored_moment: Final = option(
@@ -22,3 +23,8 @@ restored_queues: Final = option(
 restored_ids: Final = option(
     "--id", "ids", metavar="ID", multiple=True, help="Restore only this FlowFile or handle; may be repeated."
 )
+
+
+def left_out(count: int) -> str:
+    """What to say of FlowFiles and handles that a register of erasures kept from coming back."""
+    return f"left out, as a register says that they were erased: {many(count, 'FlowFile')} (handles included)"

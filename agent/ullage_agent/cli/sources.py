@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from ullage.beneath import opened_folder, walk
+from ullage.beneath import opened_folder, walked
 from ullage.errors import BackPressure, QueueNotFound
 from ullage.streams import PIECE_BYTES
 from ullage_agent.cli.filefacts import FileType
@@ -95,12 +95,8 @@ def _held(source: Source) -> Iterator[tuple[str, int | None]]:
         yield source.path, None
         return
     *above, name = source.path.removeprefix(os.path.join(source.top, "")).split("/")
-    with opened_folder(source.top) as top:
-        folder = walk(top, above)
-    try:
+    with opened_folder(source.top) as top, walked(top, above) as folder:
         yield name, folder
-    finally:
-        os.close(folder)
 
 
 class Target:

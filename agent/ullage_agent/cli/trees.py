@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from ullage.beneath import LeadsOut, opened_folder, walk as walk_names
+from ullage.beneath import LeadsOut, opened_folder, walked
 from ullage_agent.cli.failures import message_of
 from ullage_agent.cli.filefacts import FileType, attributes_of, encoded_path
 
@@ -133,14 +133,11 @@ class _Folder:
 
     def _listed(self, top: str, follows: bool) -> list[_TreeEntry]:
         """What stands in it. By descriptors, from the top on: where others write, a directory may be a link by now."""
-        with opened_folder(self.path if follows else top) as held:
-            folder = walk_names(held, [] if follows or self.below == "." else self.below.split("/"))
-            try:
-                self._found = os.fstat(folder)
-                self.id = (self._found.st_dev, self._found.st_ino)
-                listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-            finally:
-                os.close(folder)
+        names = [] if follows or self.below == "." else self.below.split("/")
+        with opened_folder(self.path if follows else top) as held, walked(held, names) as folder:
+            self._found = os.fstat(folder)
+            self.id = (self._found.st_dev, self._found.st_ino)
+            listed = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         try:
             with os.scandir(listed) as entries:
                 return [self._entry(entry, follows) for entry in entries]

@@ -7,8 +7,8 @@ import click
 from ullage.contract import RunPhase, time_of
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.options import command, option
-from ullage_agent.cli.output import many, print_json, print_rows, say, size, tell
-from ullage_agent.cli.restoreoptions import restored_ids, restored_moment, restored_queues
+from ullage_agent.cli.output import print_json, print_rows, say, size, tell
+from ullage_agent.cli.restoreoptions import left_out, restored_ids, restored_moment, restored_queues
 from ullage_agent.kubectl.cluster import BACKUPS, RESTORES, Cluster, Object
 from ullage_agent.kubectl.completion_values import node_names
 from ullage_agent.kubectl.following import followed, going_on
@@ -167,7 +167,7 @@ def _show_restore(found: Object, shape: str) -> None:
         if status.get("message"):
             tell(status["message"])
         if erased := status.get("erased"):
-            tell(f"left out, as a register says that they were erased: {many(erased, 'FlowFile')} (handles included)")
+            tell(left_out(erased))
     if status["phase"] == RunPhase.FAILED:
         raise click.exceptions.Exit(ExitCode.CLOSED)
     if status.get("lost"):

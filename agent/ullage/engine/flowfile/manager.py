@@ -335,9 +335,12 @@ class QueueManager:
     def expire(self) -> int:
         """Remove expired FlowFiles from all queues, opening a swap file only if something in it has expired.
 
-        A queue that cannot be dealt with does not keep the others from it; its error is raised at the end.
+        A queue that cannot be dealt with does not keep the others from it; its error is raised at the end. None where
+        somebody else has the repository.
         """
         removed = 0
+        if not self._parts.committer.right.may_change:
+            return removed
 
         def expire(queue: FlowFileQueue) -> None:
             nonlocal removed
