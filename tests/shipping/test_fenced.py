@@ -41,7 +41,7 @@ from ullage.engine.shipping import ownwriters
 from ullage.engine.shipping.adopting import adopt_share, owner_of
 from ullage.engine.shipping.logwriter import LogWriter
 from ullage.engine.shipping.ownwriters import NOTE, forget_writers, noted, noted_fence
-from ullage.engine.shipping.shareplace import EPOCH
+from ullage.engine.shipping.shareplace import EPOCH, Taken
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketRefused, BucketUnavailable, NodeFenced
 
@@ -362,7 +362,15 @@ def test_a_share_that_somebody_emptied_fences_nobody(shipping: Shipping) -> None
     assert "epoch is gone" in shipping.replication.status().problem
     shipping.repository.handles.put(b"more")
 
+    def taken_by_nobody(kind: str, key: str) -> None:
+        if (kind, key) == ("put", EPOCH):
+            raise Taken
+
     again = begun_again(shipping)
+    shipping.place.fault = taken_by_nobody  # as by a gateway whose notes outlast the files that somebody removed
+    assert not again.step()
+    assert again.status().state == "failing"
+    shipping.place.fault = lambda _kind, _key: None
     assert again.step()
     assert owner_of(shipping.place, shipping.share).owner == "node-1"
 

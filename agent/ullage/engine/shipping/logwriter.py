@@ -188,7 +188,9 @@ def _take_epoch(
             return mine.writer
         if isinstance(error, BucketUnavailable):
             raise
-        if there is not None and _decoded(there, mine.share, place).nonce in (own or ()):
+        if there is None:  # taken, and nobody's: it went meanwhile, or the bucket remembers what was removed beneath it
+            raise BucketUnavailable(f"{place.name}: {EPOCH} is taken and not there, begin once more") from error
+        if _decoded(there, mine.share, place).nonce in (own or ()):
             raise BucketUnavailable(f"{place.name}: an earlier try to take it came late, begin once more") from error
         raise ShareFenced(f"{place.name}: somebody else began to write there at the same moment") from None
     return mine.writer
