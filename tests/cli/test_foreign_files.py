@@ -1,6 +1,7 @@
 """`ullage get` and what strangers chose: attributes of FlowFiles, and what lies in the directory already."""
 
 import os
+import zlib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.cli.test_commands import put, root as root, ullage, ullage_json
 from ullage.beneath import opened_folder, walk
 from ullage_agent.cli import newfiles as module
 from ullage_agent.cli.newfiles import place_of
+from ullage_agent.cli.partfiles import part_name
 
 
 def taken(root: Path, out: Path, *options: object) -> list[str]:
@@ -91,7 +93,8 @@ def test_a_partial_file_that_is_a_link_is_not_written_through(root: Path, tmp_pa
     uuid = put(root, b"content")
     (tmp_path / "theirs").write_bytes(b"theirs")
     (tmp_path / "mine.partial").write_bytes(b"theirs")
-    (tmp_path / f".ullage-{uuid}.part").symlink_to(tmp_path / "theirs")
+    part = part_name(f"{uuid}-{zlib.crc32(b'mine'):08x}")
+    (tmp_path / part).symlink_to(tmp_path / "theirs")
 
     ullage("get", uuid, "-o", tmp_path / "mine", root=root)
 

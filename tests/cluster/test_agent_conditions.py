@@ -26,6 +26,7 @@ from ullage.contract import (
     cell_of,
     time_of,
 )
+from ullage.embedded.replication import take_share
 from ullage.embedded.shares import share_at
 from ullage.engine.files import DiskUsage
 from ullage.engine.model import FlowFileRecord
@@ -199,7 +200,7 @@ def _aims(node: Agent) -> None:
 
 def _ships(node: Agent, bucket: Place) -> None:
     """To a server that takes connections and says nothing, to one that is not there, to a real one, and until somebody
-    else takes the share over.
+    else takes the share over, from whom it is taken back.
     """
     node.says("Replicated", "NotAsked")
     node.says("Drained", "NotAsked")
@@ -235,8 +236,10 @@ def _ships(node: Agent, bucket: Place) -> None:
     LogWriter.begin(share.place, share.share, "elsewhere", SerDe())
     node.says("Replicated", "Fenced")
     node.says("Ready", "Stopped")
+    node.host.stop()
+    take_share(str(node.root))
     node.more = {}
-    node.again()
+    node.begin()
     node.host.repository.queues.drop("q")
 
 

@@ -113,6 +113,15 @@ ABSORBED_FULL: Mapping[str, str] = {
 """The same, of errors that say that there is no room."""
 
 
+def _let_go(error: BaseException | None) -> None:
+    """Forget the frames of an error and of what led to it. They keep the runs open that the failed step had in its
+    hands: for as long as the fault is known, or until a collection comes by.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
+
+
 class Trial:
     """One run of a workload in which one call fails."""
 
@@ -225,6 +234,7 @@ class Trial:
             if was_struck or self.fault.struck is None:
                 raise AssertionError("a step failed on a healthy disk") from caught
             error = caught
+            _let_go(caught)
         if was_struck or self.fault.struck is None:
             return
         with self._quiet():
@@ -249,6 +259,7 @@ class Trial:
     def _shut(self) -> None:
         repository, self._repository = self.repository, None
         repository.close()
+        _let_go(self.fault.error)
         assert self._files.held == 0, "a closed repository holds files"
 
     def _kill(self) -> None:
