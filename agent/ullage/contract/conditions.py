@@ -282,7 +282,7 @@ TABLE: Final[dict[str, tuple[ConditionRow, ...]]] = {
             (
                 Cell(_YES, "Shipping", "no commit waits for longer than spec.replication.maxLag"),
                 Cell(_NO, "Behind", "commits wait for longer than that"),
-                Cell(_NO, "Failing", "the bucket refuses or does not answer, in its words"),
+                Cell(_NO, "Failing", "the bucket refuses or does not answer, in its words; or the node's disk is full"),
                 Cell(_NO, "Lapsed", "the lease of spec.replication.adoptAfter does not hold: this node serves nothing"),
                 Cell(
                     _NO, "Fenced", "somebody else writes the share: this node ships nothing any more, and is read-only"

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Final
 
 from ullage.contract import ReplicationMode, ReplicationSettings
@@ -15,7 +15,15 @@ from ullage.engine.opening import lock_repository
 from ullage.engine.provenance.store import ProvenanceStore
 from ullage.engine.shipping.adopting import owner_of
 from ullage.engine.shipping.lease import OwnedLease
-from ullage.engine.shipping.ownwriters import UNKNOWN_WRITER, forget_writers, note_fence, noted_fence
+from ullage.engine.shipping.ownwriters import (
+    DAMAGED,
+    NOTE,
+    UNKNOWN_WRITER,
+    WriterNote,
+    forget_writers,
+    note_fence,
+    noted_fence,
+)
 from ullage.engine.shipping.shareplace import SharePlace
 from ullage.engine.shipping.shipper import Shipper
 from ullage.engine.shipping.shippingparts import ShippingLimits, ShippingParts
@@ -59,6 +67,9 @@ class Replication:
         self._interval = settings.interval.seconds
         self._told = ToldOnce(TASK, on_failure)
         self._place = place
+        self._owner = owner
+        self._unnoted = ""
+        """Who has the share, where this root does not say so yet."""
         self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings))
         self._shipper.lease = None if keeper is None else keeper.held
         self._stop = threading.Event()
@@ -79,7 +90,10 @@ class Replication:
         if self._keeper is not None:
             self._keeper.stop()
         self._thread.join(CLOSING_SECONDS)
-        if self._thread.is_alive() or self._is_fenced or self._failures:
+        if self._thread.is_alive() or self._failures:
+            return
+        if self._is_fenced:
+            self._note_fence()
             return
         if self._try():
             self._shipper.close()
@@ -128,6 +142,8 @@ class Replication:
             went_well = self._try()
             pause = self._interval if went_well else PAUSES[min(self._failures, len(PAUSES)) - 1]
             self._stop.wait(pause)
+        while self._unnoted and not self._stop.wait(PAUSES[-1]):
+            self._note_fence()
 
     def _try(self) -> bool:
         try:
@@ -150,8 +166,7 @@ class Replication:
 
     def _end(self, error: ShareFenced) -> None:
         """Somebody else has the share: nothing is shipped any more, and nothing is changed that nobody would ship."""
-        right, root = self._engine.committer.right, self._engine.root
-        known = noted_fence(self._engine.files, root)
+        right, known = self._engine.committer.right, self._known_fence()
         if known is None:
             # Before the bucket is asked whose it is, which may take its time.
             right.fence(_fence_words(self._url, UNKNOWN_WRITER))
@@ -161,14 +176,39 @@ class Replication:
         self._is_fenced = True
         self._engine.tap.close()
         self._engine.ledger.shipping_since = 0  # nobody comes for it any more
-        if known is None or known.place in ("", self._place.name):  # that of another place stays what it is
-            writer = UNKNOWN_WRITER
-            with suppress(UllageError):  # then it is not told who has it
-                writer = f"node {owner_of(self._place, self._engine.identity.repository).owner}"
-            right.fence(_fence_words(self._url, writer))
-            with suppress(OSError, UllageError):  # the disk may be full: the next start asks the bucket then
-                note_fence(self._engine.files, root, self._place.name, writer)
-        self._told.tell(error)
+        if known is DAMAGED:  # and stays so: who would be noted now may be this root itself
+            right.fence(_damaged_words(self._url, f"{self._writer()} wrote it last"))
+        elif known is None or known.place in ("", self._place.name):  # that of another place stays what it is
+            self._unnoted = self._writer()
+            right.fence(_fence_words(self._url, self._unnoted))
+        problem = self._note_fence()
+        self._told.tell(ShareFenced(f"{error}. {problem}") if problem else error)
+
+    def _known_fence(self) -> WriterNote | None:
+        try:
+            return noted_fence(self._engine.files, self._engine.root)
+        except OSError:  # the disk fails: nobody knows what it says
+            return DAMAGED
+
+    def _writer(self) -> str:
+        """Whose the share is by now, as `epoch` says."""
+        try:
+            owner = owner_of(self._place, self._engine.identity.repository).owner
+        except UllageError:  # then it is not told who has it
+            return UNKNOWN_WRITER
+        if owner != self._owner:
+            return f"node {owner}"
+        return f"node {owner}, by its name this one (as a copy of this root, or as this one before it was put back),"
+
+    def _note_fence(self) -> str:
+        """So that the next start knows it before the bucket has answered; "", or why that is not on the disk."""
+        if self._unnoted:
+            try:
+                note_fence(self._engine.files, self._engine.root, self._place.name, self._unnoted)
+            except (OSError, UllageError) as error:
+                return f"{NOTE} can't be written, so the next start learns that from the bucket alone: {error}"
+            self._unnoted = ""
+        return ""
 
     def _require_lease(self) -> None:
         """ShareFenced: whoever renews it has found that somebody else has the share; an idle shipper would not."""
@@ -186,8 +226,10 @@ class Replication:
 def fence_as_noted(engine: Engine) -> None:
     """Nothing is changed in a root that was fenced, by whichever program it is opened, and whatever it ships to now."""
     note = noted_fence(engine.files, engine.root)
-    if note is not None:
-        engine.committer.right.fence(_fence_words(note.place or "SHARE", note.fenced_by))
+    if note is DAMAGED:
+        engine.committer.right.fence(_damaged_words("SHARE", "`epoch` there says which node wrote it last"))
+    elif note is not None:
+        engine.committer.right.fence(_fence_words(note.place, note.fenced_by))
 
 
 def _fence_words(share: str, writer: str) -> str:
@@ -197,6 +239,18 @@ def _fence_words(share: str, writer: str) -> str:
         f"and what is here can be read. If that node has adopted the share, `ullage rejoin ROOT {share} --to URL` "
         "brings over what only this one has, once nobody serves it here; if nobody goes on with it, `ullage serve "
         "--take-share` makes this root its writer again"
+    )
+
+
+def _damaged_words(share: str, last: str) -> str:
+    """What is answered where nobody knows whose it is: which commands there are, and what is risked with the wrong."""
+    return (
+        f"{NOTE} in the root of this repository is damaged, so nobody knows here whether another node goes on with its "
+        f"share {share} ({last}): nothing is changed here, and what is here can be read. Look whether another node "
+        "serves this repository. If none does, `ullage serve --take-share` makes this root the writer again, as "
+        f"removing {NOTE} and starting it does. Where one does after all, that takes the share from it: it becomes "
+        "read-only, and what it wrote counts no more but as points to restore to. So if one does, leave this one as it "
+        f"is: `ullage rejoin ROOT {share} --to URL` brings over what only this one has"
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from typing import Final
 
 import msgspec
+from crc32c import crc32c
 
 from ullage.engine.files import Files, read_file, replace_file
 from ullage.engine.shipping.lease import OwnedLease
@@ -46,6 +47,11 @@ class WriterNote(msgspec.Struct, frozen=True):
     fenced_by: str = ""
 
 
+DAMAGED: Final = WriterNote("", fenced_by=UNKNOWN_WRITER)
+"""What a note that is damaged counts as: never written, so it goes on being one until somebody says whose the share is.
+"""
+
+
 def noted(files: Files, root: str, place: str) -> WriterNote | None:
     """None: this root has never written there, nor was it fenced anywhere."""
     found = _read(files, root)
@@ -62,14 +68,16 @@ def noted_fence(files: Files, root: str) -> WriterNote | None:
 
 
 def _read(files: Files, root: str) -> WriterNote | None:
-    """A damaged one counts as that of a root that is fenced."""
     path = os.path.join(root, NOTE)
     if not files.exists(path):
         return None
+    body, _, crc = read_file(files, path).rpartition(b"\n")
+    if crc != b"%08x" % crc32c(body):  # a flipped bit in the name of a field would else lift a fence
+        return DAMAGED
     try:
-        return msgspec.json.decode(read_file(files, path), type=WriterNote)
+        return msgspec.json.decode(body, type=WriterNote)
     except UNDECODABLE:
-        return WriterNote("", fenced_by=UNKNOWN_WRITER)
+        return DAMAGED
 
 
 def note_fence(files: Files, root: str, place: str, by: str) -> None:
@@ -89,7 +97,7 @@ def begin_as_itself(
     parts: ShippingParts, place: SharePlace, owner: str, lease: OwnedLease | None, found: SharedObject | None
 ) -> LogWriter:
     """Take the share from this root's own last writer; `found` is what `epoch` says. ShareFenced: it is another's, or
-    was. BucketUnavailable: begin once more.
+    was. BucketUnavailable: begin once more. OSError: the note can't be written, and nothing was taken.
     """
     identity, note = parts.identity(), noted(parts.files, parts.root, place.name)
     before = "" if found is None else _writer_in(found, identity.repository, place)
@@ -98,7 +106,15 @@ def begin_as_itself(
         first, *tried = *_still_possible(before, own or ()), nonce
         # Durable before the bucket hears of it: it may take the share, and nobody be told. Whose `epoch` is now stays
         # whatever else is forgotten: 1,000 refused tries of a night would else have fenced a node that nobody followed.
-        _put(parts.files, parts.root, WriterNote(place.name, (first, *tried[-NONCES_MAX + 1 :])))
+        try:
+            _put(parts.files, parts.root, WriterNote(place.name, (first, *tried[-NONCES_MAX + 1 :])))
+        except OSError as error:  # a full disk; without a note the next start would be fenced by this very try
+            raise OSError(
+                error.errno,
+                f"{NOTE} can't be written ({error.strerror}), and nothing is shipped before it is: make room on this "
+                "repository's disk. It is tried again by itself",
+                os.path.join(parts.root, NOTE),
+            ) from error
     who = place, identity.repository, owner, parts.serde
     return LogWriter.begin(*who, nonce, adoption=identity.adoption, lease=lease, own=own)
 
@@ -118,4 +134,5 @@ def _writer_in(found: SharedObject, share: str, place: SharePlace) -> str:
 
 
 def _put(files: Files, root: str, note: WriterNote) -> None:
-    replace_file(files, os.path.join(root, NOTE), msgspec.json.encode(note))
+    body = msgspec.json.encode(note)
+    replace_file(files, os.path.join(root, NOTE), body + b"\n%08x" % crc32c(body))
