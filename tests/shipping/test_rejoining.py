@@ -1,5 +1,7 @@
 """What a node acknowledged and had not shipped, when another has adopted its share: told, and brought over."""
 
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,38 @@ def test_nothing_is_brought_to_a_node_that_did_not_adopt_it(
             ullage.rejoin(tmp_path / "old", source, elsewhere)
     with ullage.open(tmp_path / "second") as alone, pytest.raises(InvalidArgument, match="ships nothing"):
         ullage.rejoin(tmp_path / "old", source, alone)
+
+
+def test_what_a_copy_that_went_on_has_removed_does_not_come_back(
+    bucket: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What parted them is where the copy took the share, whether anybody adopted it, and whoever has it by now. What
+    both had is the copy's.
+    """
+    assert bucket.bucket is not None
+    rounds = held_rounds(monkeypatch)
+    copy = document_at(tmp_path / "copy", **replicating(bucket))
+    old, served = document_at(tmp_path / "old", **replicating(bucket)), ExitStack()
+    with Running(old) as running, ullage.connect(running.url) as repository:
+        removed = repository.handles.put(b"removed by the copy")
+        repository.queues.put("q", b"taken by the copy")
+        until(lambda: has_shipped(repository), "all is shipped")
+        source = ullage.Bucket(url=replication(repository).url, endpoint=bucket.bucket.endpoint)
+        with rounds:
+            shutil.copytree(tmp_path / "old", tmp_path / "copy")
+            alone = [repository.queues.put("q", b"alone"), repository.handles.put(b"handle alone")]
+            second = served.enter_context(Running(copy))
+            goes_on = served.enter_context(ullage.connect(second.url))
+            until(lambda: replication(goes_on).epoch > 0, "the copy has the share")
+        until(lambda: replication(repository).state == "fenced", "it is fenced")
+    with served:
+        goes_on.handles.delete(removed)
+        goes_on.queues.drop("q")
+        goes_on.handles.put(b"of the copy")
+        until(lambda: has_shipped(goes_on), "the copy has shipped")
+        found = ullage.rejoin(tmp_path / "old", source, goes_on)
+        assert found.brought.keys() == {id.partition("@")[0] for id in alone}
+        assert goes_on.queues.find("q").flow_files == 1
+    ullage.adopt(source, tmp_path / "new", node="node-3", node_is_off=True)
+    told = ullage.rejoin(tmp_path / "old", source)
+    assert (told.queues, told.handles, told.removed, told.owner) == ({"q": 1}, 1, 0, "node-3")

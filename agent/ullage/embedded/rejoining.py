@@ -2,10 +2,15 @@
 
     here    records of the root, as its log and snapshot prove them: that changes nothing in it, while bringing their
             content over opens it as each start does
-    there   records of the share up to the adopter's fence: what the adopter began with
+    there   records of the share up to the fence of whoever took it from this root: what that one began with
     here and not there: made after the last that was shipped. It is put into the repository that goes on, with new ids
 
-What stood there when it was adopted is the adopter's, whatever became of it on either side.
+What stood there when it was taken is the follower's, whatever became of it on either side. The follower need not be who
+adopted it last: a copy of the root may have gone on, removed some of it, and been adopted itself.
+
+    here    1 2 3 4              4 is here alone
+    a copy  1 2 3 | x y          y removes what 2 made: it is not brought back
+    adopter 1 2 3 | x y | z
 """
 
 import os
@@ -24,7 +29,8 @@ from ullage.engine.files import Files, OsFiles
 from ullage.engine.model import HANDLE_QUEUE, STAGED_QUEUE, FlowFileRecord, unpack_attributes
 from ullage.engine.opening import RepositoryIdentity, lock_repository, read_identity
 from ullage.engine.salvaging import decided
-from ullage.engine.shipping.adopting import fence_behind, owner_of
+from ullage.engine.shipping.adopting import fence_behind, follower_of, owner_of
+from ullage.engine.shipping.ownwriters import own_writers
 from ullage.engine.shipping.pinning import pinned
 from ullage.engine.shipping.sharerecords import fetch_records
 from ullage.engine.shipping.sharerestoring import identity_in, share_to_restore
@@ -124,7 +130,7 @@ def _require_writer(to: Repository, identity: RepositoryIdentity, share: FoundSh
 
 
 def _parted(files: Files, root: str, share: FoundShare, identity: RepositoryIdentity) -> _Parted:
-    point = fence_behind(share.place, share.share, identity.adoption)
+    point = _parted_at(files, root, share, identity)
     asked = share_to_restore(share.place, share.share, point)
     with pinned(asked.place, asked.share, asked.base, asked.through), records_beside(root) as scratch:
         there_identity = identity_in(asked)
@@ -133,6 +139,24 @@ def _parted(files: Files, root: str, share: FoundShare, identity: RepositoryIden
     here = _state(files, root, root)
     names = {queue.number: queue.name for queue in here.queues.values()}
     return _Parted(dict(_living(here)), dict(_living(there)), names)
+
+
+def _parted_at(files: Files, root: str, share: FoundShare, identity: RepositoryIdentity) -> int:
+    """The fence of who took the share from this root. InvalidArgument: nobody did, or what they had in common can't be
+    told.
+    """
+    follower = follower_of(share.place, share.share, own_writers(files, root, share.place.name))
+    if follower is not None and follower.goes_on:
+        return follower.fence
+    try:
+        return fence_behind(share.place, share.share, identity.adoption)
+    except InvalidArgument:
+        if follower is None:
+            raise
+        raise InvalidArgument(
+            f"{share.place.name} was taken by a copy of this root that did not go on with what this one had shipped: "
+            "what it never had can't be told from what was removed there. Read what is here, and write it there"
+        ) from None
 
 
 def _state(files: Files, root: str, where: str) -> SalvagedState:

@@ -236,8 +236,8 @@ def _fence_words(share: str, writer: str) -> str:
     """What is answered to who would change something: whose the repository is, and what to do."""
     return (
         f"{writer} writes the share {share} of this repository by now: write there. Nothing is changed here any more, "
-        f"and what is here can be read. If that node has adopted the share, `ullage rejoin ROOT {share} --to URL` "
-        "brings over what only this one has, once nobody serves it here; if nobody goes on with it, `ullage serve "
+        f"and what is here can be read. If that node goes on with the repository, `ullage rejoin ROOT {share} --to "
+        "URL` brings over what only this one has, once nobody serves it here; if nobody goes on with it, `ullage serve "
         "--take-share` makes this root its writer again"
     )
 

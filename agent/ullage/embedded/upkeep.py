@@ -356,13 +356,13 @@ def rejoin(
     source: str | os.PathLike[str] | Bucket,
     to: Repository | None = None,
 ) -> RejoinReport:
-    """What the repository in `root` has alone since its share was adopted by another node, and, where `to` is the
+    """What the repository in `root` has alone since another took its share, and, where `to` is the
     repository that goes on there, bring it over: as new FlowFiles at the end of their queues, and new handles.
 
     Nobody has `root` open; no record in it is changed, though with `to` it is opened as at each start, which finishes
     what a crash cut short. It may be said again: nothing is brought twice for as long as `to` remembers what it was
-    asked. InvalidArgument: nobody has adopted the share since, or it does not go back to that any
-    more; NotABackup; RepositoryLocked; RepositoryDamaged; BucketRefused; BucketUnavailable.
+    asked. InvalidArgument: nobody has taken the share since, or a copy of an earlier state of `root` has, or it does
+    not go back to that any more; NotABackup; RepositoryLocked; RepositoryDamaged; BucketRefused; BucketUnavailable.
 
     >>> ullage.rejoin("casks", "s3://flows/replicas").queues  # doctest: +SKIP
     {'orders': 17}

@@ -28,7 +28,7 @@ from ullage_agent.cli.output import many, print_json, say, size, tell
 @on_bucket
 @json_output
 def rejoin(root: Path, source: str | Bucket, to: str | None, as_json: bool) -> None:
-    """Show what ROOT acknowledged and had not shipped before its share was adopted, and bring it over.
+    """Show what ROOT acknowledged and had not shipped before another took its share, and bring it over.
 
     FlowFiles come to the end of their queues, and handles get new ids: the other repository may have given theirs to
     nobody, but what was done with them here nobody there knows. What both have stays as the other has it. No record

@@ -9,12 +9,14 @@ made after, and only where they are the same does `LogWriter.begin` go on. Where
 write: it goes on in its directory as long as nobody else took the share, and elsewhere the next one takes it again.
 """
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from ullage.engine.opening import RepositoryIdentity
+from ullage.engine.shipping.history import listed_bases
 from ullage.engine.shipping.logobject import decode_log_header
 from ullage.engine.shipping.logwriter import LogWriter
 from ullage.engine.shipping.publishing import FENCE_BYTES_MAX, take_manifest
@@ -85,6 +87,42 @@ def fence_behind(place: SharePlace, share: str, adoption: str) -> int:
         if header.is_fence and header.nonce == nonce:
             return number
     raise RepositoryDamaged(f"{place.name} lacks the fence of an adoption that its `epoch` names")
+
+
+class Follower(NamedTuple):
+    """Who wrote a share right after one of its writers: the number of its fence, and whether it went on with what that
+    one had shipped, instead of what it had itself.
+    """
+
+    fence: int
+    goes_on: bool
+
+
+def follower_of(place: SharePlace, share: str, own: Collection[str]) -> Follower | None:
+    """Of the last of these writers that counts; None: what they wrote is not there, or nobody followed."""
+    fences, batches, epoch = list[tuple[int, str]](), list[int](), 0
+    for name, length in sorted(place.lengths(LOG).items()):
+        number = log_number(name)
+        found = None if number is None or length > FENCE_BYTES_MAX else place.get(name)
+        if number is None:
+            continue
+        if found is None:
+            batches.append(number)
+            continue
+        header, _ = decode_log_header(found.data, share, number, f"{place.name}/{name}")
+        if not header.is_fence:
+            batches.append(number)
+        elif header.epoch > epoch:  # else void: of one that slept, and stands behind who came later
+            fences.append((number, header.nonce))
+            epoch = header.epoch
+    last = max((at for at, (_, nonce) in enumerate(fences) if nonce in own), default=len(fences))
+    if last + 1 >= len(fences):
+        return None
+    fence = fences[last + 1][0]
+    first_batch = min((number for number in batches if number > fence), default=1 << 63)
+    # A base before anything else is of what the follower had: it may lack what was shipped, and never had removed it.
+    begins_anew = any(fence < base.next_log <= first_batch for base in listed_bases(place, share))
+    return Follower(fence, not begins_anew)
 
 
 def with_adoption(identity: RepositoryIdentity, place: SharePlace, share: str) -> RepositoryIdentity:

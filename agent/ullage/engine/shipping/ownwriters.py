@@ -38,8 +38,9 @@ few. Of more the oldest are forgotten, but for that of whom `epoch` is.
 
 
 class WriterNote(msgspec.Struct, frozen=True):
-    """`nonces`: of all by whom `epoch` may be this root's, none where it is another's. `fenced_by`: who had the share
-    when it was found to be another's, "" if it was not.
+    """`nonces`: of all by whom `epoch` may be this root's, or by whom it was. `fenced_by`: who had the share when it
+    was found to be another's, "" if it was not. If it was, the nonces are nobody any more from whom it is taken, and
+    tell what this root has shipped.
     """
 
     place: str
@@ -80,9 +81,17 @@ def _read(files: Files, root: str) -> WriterNote | None:
         return DAMAGED
 
 
+def own_writers(files: Files, root: str, place: str) -> tuple[str, ...]:
+    """The nonces of all by whom this root may have written there last; none where that is not noted."""
+    found = _read(files, root)
+    return found.nonces if found is not None and found.place == place else ()
+
+
 def note_fence(files: Files, root: str, place: str, by: str) -> None:
     """The share is somebody else's: the next start knows it before the bucket has answered."""
-    _put(files, root, WriterNote(place, fenced_by=by))
+    before = _read(files, root)
+    nonces = before.nonces if before is not None and before.place == place else ()
+    _put(files, root, WriterNote(place, nonces, fenced_by=by))
 
 
 def forget_writers(files: Files, root: str) -> None:
@@ -101,7 +110,7 @@ def begin_as_itself(
     """
     identity, note = parts.identity(), noted(parts.files, parts.root, place.name)
     before = "" if found is None else _writer_in(found, identity.repository, place)
-    own, nonce = None if note is None else note.nonces, new_nonce()
+    own, nonce = None if note is None else () if note.fenced_by else note.nonces, new_nonce()
     if note is None or not note.fenced_by:
         first, *tried = *_still_possible(before, own or ()), nonce
         # Durable before the bucket hears of it: it may take the share, and nobody be told. Whose `epoch` is now stays
