@@ -231,6 +231,59 @@ def test_a_file_that_is_written_anew_keeps_its_permissions(root: Path, tmp_path:
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == usual_mode()
 
 
+@pytest.mark.parametrize("place", ["/dev/stdout", "/dev/fd/1", "link"])
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_what_the_process_has_open_is_written_as_it_stands(
+    root: Path, tmp_path: Path, place: str, is_pipe: bool
+) -> None:
+    """A pipe has no name beside which a file could stand; and what is written after `>>` is appended."""
+    id = put(root, b"content")
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    (tmp_path / "out").write_bytes(b"before ")
+    options = ["get", id, "-o", str(tmp_path / place), "--root", str(root)]
+    command = [sys.executable, "-m", "ullage_agent", *options]
+    with (tmp_path / "out").open("ab") as file:
+        ended = subprocess.run(command, check=True, stdout=subprocess.PIPE if is_pipe else file)
+
+    assert ended.stdout == (b"content" if is_pipe else None)
+    assert (tmp_path / "out").read_bytes() == (b"before " if is_pipe else b"before content")
+
+
+def test_a_link_that_leads_to_itself_is_told_in_a_line_and_stays(root: Path, tmp_path: Path) -> None:
+    """As of any other path that nothing can be written to."""
+    id = put(root, b"content")
+    (tmp_path / "a").symlink_to("a")
+
+    told = ullage("get", id, "-o", tmp_path / "a", root=root, expect=ExitCode.USAGE)
+
+    assert told.stderr == f"ullage: {tmp_path / 'a'}: {os.strerror(errno.ELOOP)}\n"
+    assert (tmp_path / "a").is_symlink()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_part_of_somebody_else_is_in_nobodys_way(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
+    """In a directory such as /tmp only owners remove files: there the part gets another name."""
+    id = put(root, b"content", "-a", "filename=name")
+    theirs = tmp_path / part_name(id)
+    theirs.mkdir() if is_folder else theirs.write_bytes(THEIRS)
+    unlink = os.unlink
+
+    def sticky(name: str, **where: int) -> None:
+        if name == theirs.name:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+        unlink(name, **where)
+
+    if not is_folder:
+        monkeypatch.setattr(os, "unlink", sticky)
+
+    ullage("get", "-q", "inbox", "-o", tmp_path, root=root)
+
+    assert (tmp_path / "name").read_bytes() == b"content"
+    assert [path.name for path in tmp_path.glob(".ullage-*")] == [theirs.name]
+
+
 def test_who_may_give_no_file_away_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root in a container without that capability: the tree comes back, and nobody's program gets its setuid."""
     path = tmp_path / "program"

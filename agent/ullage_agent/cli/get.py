@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
-from ullage_agent.cli.partfiles import PartFile, usual_mode
+from ullage_agent.cli.partfiles import PartFile, found_at, own_descriptor, usual_mode
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
@@ -194,15 +195,17 @@ def _write_next(session: Session, queue: str, count: int, directory: Path, files
 def _write_file(path: Path, id: str, content: Iterable[bytes], progress: Bar) -> None:
     """The whole content or no file: it gets its name last.
 
-    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link. A
-    file that was there keeps its permissions, and its owner as far as this process may give files away.
+    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link. Nor
+    is one put in place of what this process has open, such as /dev/stdout: that is written to, as it stands. A file
+    that was there keeps its permissions, and its owner as far as this process may give files away.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+    descriptor = own_descriptor(str(path))
+    before = found_at(path)
+    if descriptor is not None or (before is not None and not stat.S_ISREG(before.st_mode)):
+        with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
             _copy(content, file, progress)
         return
-    before = path.stat() if path.exists() else None
+    path = path.resolve()
 
     def finish(written: str) -> None:
         if before is None:
