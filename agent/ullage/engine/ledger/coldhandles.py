@@ -286,11 +286,18 @@ class ColdPart(NamedTuple):
 class MergedHandles:
     """A run that holds what several hold, and takes their place with the next snapshot."""
 
-    def __init__(self, runs: Sequence[ColdRun], new: ColdRun, left: list[bytes], close: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        runs: Sequence[ColdRun],
+        new: ColdRun,
+        left: list[bytes],
+        close: Callable[[], object],
+        discard: Callable[[], object],
+    ) -> None:
         """`left` are those that left these runs since the merge began: their rows in the new one are gone. `close` lets
-        go of its file.
+        go of its file, which `discard` removes as well: no snapshot may list it then.
         """
-        self.runs, self.new, self.left, self.close = tuple(runs), new, left, close
+        self.runs, self.new, self.left, self.close, self.discard = tuple(runs), new, left, close, discard
         self.resolved = 0
         """How many of these are gone in the new one."""
 
