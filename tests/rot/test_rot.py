@@ -11,7 +11,7 @@ from tests.proof.figures import note
 from tests.rot.specimen import Specimen, specimen
 from tests.rot.verdict import CHECKING, OPENING, UNTOLD, kind_of, table, verdict
 
-SAMPLE = float(os.environ.get("ULLAGE_ROT_SAMPLE", "0.003"))
+SAMPLE = float(os.environ.get("ULLAGE_ROT_SAMPLE", "0.0015"))
 """The share of all bits and lengths that is tried. Of content, always a number of places."""
 
 SEED = int(os.environ.get("ULLAGE_ROT_SEED", "20261121"))

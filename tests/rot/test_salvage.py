@@ -26,7 +26,7 @@ from ullage.errors import NotARepository
 from ullage.testing.crashing import CrashFiles, Image
 from ullage.wire.salvage import HELD_QUEUE, SalvageReport
 
-ROUNDS = int(os.environ.get("ULLAGE_SALVAGE_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("ULLAGE_SALVAGE_ROUNDS", "1"))
 SEED = int(os.environ.get("ULLAGE_ROT_SEED", "20261123"))
 NEW = "/new"
 Read = tuple[str, int, dict[str, str], bytes]

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.service.running import process
 from tests.service.test_kill import free_port
 from tests.spark.fleet import Fleet, Mixed, fleet_at
+from tests.spark.home import options_of, spark_home
 from ullage.client.flight import FlightClient
 from ullage_spark import fleet as asking
 
@@ -25,7 +26,9 @@ def _environment() -> None:
     paths = [str(ROOT / name) for name in ("agent", "spark", ".")]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["JDK_JAVA_OPTIONS"] = JVM_OPTIONS
+    home = spark_home(JVM_OPTIONS)
+    os.environ["SPARK_HOME"] = str(home)
+    os.environ["JDK_JAVA_OPTIONS"] = f"{JVM_OPTIONS} {options_of(home)}"
 
 
 @pytest.fixture(scope="session")
