@@ -330,3 +330,27 @@ def _while_published(repository: Engine, patched: pytest.MonkeyPatch, work: Call
     patched.setattr(repository.spaces.handles, "published", publishing)
     repository.checkpoint()
     thread.join()
+
+
+@pytest.mark.parametrize("lost", ["block", "run"])
+def test_a_start_that_reads_what_was_given_up_needs_none_of_its_contents(workshop: Workshop, lost: str) -> None:
+    """They may have been given back since, by who could not read it."""
+    repository = workshop.make(archive={"enabled": False}, compaction={"deleted_retention": 0})
+    ids = put(repository, 0, 20)
+    cool(repository)
+    before = damage(workshop, offset=40 if lost == "block" else run_files(workshop)[0].stat().st_size - 30)
+    workshop.expects_problems = True
+    repository = workshop.restart("clean")
+    (listed,) = repository.set_aside.listed(10)
+    assert repository.set_aside.drop([listed.id], "somebody") == 1
+    kept = put(repository, 1_000, 5)
+    reclaim(workshop)
+    assert content_bytes(workshop) == sum(map(len, kept.values()))
+    run_files(workshop)[0].write_bytes(before)
+    workshop.expects_problems = False
+
+    for how in ("crash", "clean"):
+        repository = workshop.restart(how)
+        require(repository, kept, *ids)
+        assert repository.set_aside.count == 0
+        assert repository.check(deep=True).problems == ()
