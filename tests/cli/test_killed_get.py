@@ -18,6 +18,7 @@ from tests.cli.test_errors import at
 from tests.cli.test_trees import listed
 from tests.service.running import Running, document_at
 from ullage.beneath import opened_folder
+from ullage_agent.cli import partfiles
 from ullage_agent.cli.app import app
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import FileFacts, FileType, give
@@ -172,22 +173,36 @@ def test_a_name_that_is_no_shorter_with_a_uuid_loses_its_end(tmp_path: Path) -> 
     assert name_beside(os.fsdecode(b"\xe9" * 255), ids[0]).endswith(ids[0])
 
 
+@pytest.mark.parametrize("renames", [True, False])
 def test_a_filesystem_without_hard_links_keeps_what_others_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
 ) -> None:
-    """FAT has none: the name is taken first, and a rename gives it its content."""
+    """FAT has none: a rename that replaces nothing gives the name at once, so that no get that is killed leaves an
+    empty file of it. Where there is no such rename either, the name is taken first.
+    """
+    opened = []
+    called = os.open
+
+    def noted(path: str, flags: int, *arguments: int, **where: int) -> int:
+        if flags & os.O_CREAT:
+            opened.append(path)
+        return called(path, flags, *arguments, **where)
 
     def refused(*arguments: object, **options: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     top = directory(tmp_path / "top")
     monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "open", noted)
+    if not renames:
+        monkeypatch.setattr(partfiles, "rename_to_free", lambda *_: False)
 
     get(top, is_tree=True)
 
     assert (top / "d" / "taken").read_bytes() == THEIRS
     assert (top / "d" / "open").read_bytes() == CONTENTS["open"]
     assert not list((top / "d").glob(".ullage-*"))
+    assert all(path.startswith(".ullage-") for path in opened) is renames
 
 
 def test_a_flow_file_with_the_name_of_a_part_gets_another(root: Path, tmp_path: Path) -> None:
