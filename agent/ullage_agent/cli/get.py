@@ -20,6 +20,7 @@ from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
 from ullage_agent.cli.partfiles import PartFile, found_at, own_descriptor, usual_mode
+from ullage_agent.cli.writing import writing
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
@@ -107,10 +108,12 @@ def parse_range(text: str | None) -> tuple[int, int | None]:
 def _get_one(repository: Repository, id: str, start: int, length: int | None, output: Path) -> None:
     with repository.content(id, start, length) as content, bar("Getting", content.size) as progress:
         if output == STDOUT:
-            _copy(content, sys.stdout.buffer, progress)
-            sys.stdout.buffer.flush()
+            with writing("stdout"):
+                _copy(content, sys.stdout.buffer, progress)
+                sys.stdout.buffer.flush()
         else:
-            _write_file(output, id, content, progress)
+            with writing(str(output)):
+                _write_file(output, id, content, progress)
 
 
 def _get_from_queue(
@@ -125,10 +128,11 @@ def _get_from_queue(
 ) -> None:
     waiting = repository.queues.find(queue).flow_files
     wanted = min(count, waiting) if count else waiting
-    if tree is None:
-        directory.mkdir(parents=True, exist_ok=True)
-    else:
-        tree.make_top(str(directory))
+    with writing(str(directory)):
+        if tree is None:
+            directory.mkdir(parents=True, exist_ok=True)
+        else:
+            tree.make_top(str(directory))
     taken: list[dict[str, Any]] = []
     with bar("Getting", wanted, is_bytes=False) as progress:
         while len(taken) < wanted:
@@ -140,7 +144,7 @@ def _get_from_queue(
             progress.advance(len(batch))
             interrupts.check()
     if tree is not None:
-        with opened_folder(str(directory)) as folder:
+        with writing(str(directory)), opened_folder(str(directory)) as folder:
             tree.end(folder)
     left = repository.queues.find(queue).flow_files
     if as_json:
@@ -183,12 +187,14 @@ def _files(folder: int, path: str, *, hidden: bool, tree: TreeSoFar | None) -> N
 def _write_next(session: Session, queue: str, count: int, directory: Path, files: NewFiles) -> list[dict[str, Any]]:
     taken = []
     for record in session.get_many(queue, count):
-        with interrupts.allowed(), session.read(record) as content:
+        # A content that can't be read has an error of its own, of the repository.
+        with interrupts.allowed(), session.read(record) as content, writing(str(directory)):
             place = files.take(record.attributes, record.id, record.size, content)
         path = str(directory.joinpath(*place))
         taken.append({"uuid": record.id, "file": path, "size": record.size, "attributes": record.attributes})
         session.remove(record)
-    files.sync_names()
+    with writing(str(directory)):
+        files.sync_names()
     return taken
 
 

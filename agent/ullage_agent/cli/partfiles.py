@@ -12,6 +12,8 @@ from secrets import token_hex
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from ullage.beneath import rename_to_free
+
 PART: Final = re.compile(r"\.ullage-[^/]{1,64}\.part")
 
 NAME_BYTES_MAX: Final = 255
@@ -163,12 +165,20 @@ class PartFile:
 
     def replace(self, name: str) -> None:
         """Take the name from the file that has it, which is this FlowFile's or one of its earlier versions."""
-        if identity_of(self.part, self.folder) != self.identity:
-            raise FileNotFoundError(errno.ENOENT, "somebody took it away, or another get writes it", self.part)
+        self._require_own()
         os.rename(self.part, name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
 
+    def _require_own(self) -> None:
+        if identity_of(self.part, self.folder) != self.identity:
+            raise FileNotFoundError(errno.ENOENT, "somebody took it away, or another get writes it", self.part)
+
     def _move_to_free(self, name: str) -> None:
-        """An empty file keeps the name for it: a rename alone would replace whatever somebody put there meanwhile."""
+        """By a rename that replaces nothing. Where there is none, an empty file keeps the name for it, and is left by a
+        get that is killed just then: a plain rename alone would replace whatever somebody put there meanwhile.
+        """
+        self._require_own()
+        if rename_to_free(self.folder, self.part, name):
+            return
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.folder))
         try:
             self.replace(name)
