@@ -207,6 +207,15 @@ def abandon(repository: Engine) -> None:
     repository.close()
 
 
+def let_go(error: BaseException | None) -> None:
+    """Forget the frames of an error and of what led to it. They keep the runs open that the failed step had in its
+    hands: for as long as somebody knows the error, or until a collection comes by.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__context__
+
+
 @pytest.fixture
 def workshop(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workshop]:
     """A workshop in a fresh directory, on the test's failing `files` where it asks for them; what it made is checked

@@ -4,6 +4,7 @@ A path is walked name by name, each from the descriptor of the one before, and n
 in one call, but Linux before 5.6 lacks it, and Python has no name for it.
 """
 
+import ctypes
 import errno
 import os
 import stat
@@ -12,6 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_rename: Final = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+_NO_REPLACE: Final = 1
 
 NO_NAMES: Final = frozenset({"", ".", ".."})
 
@@ -64,6 +68,20 @@ def walked(folder: int, names: Sequence[str]) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def rename_to_free(folder: int, name: str, to: str) -> bool:
+    """Rename a file within a folder, and replace nothing: FileExistsError. False, with nothing done, where the kernel
+    or the filesystem has no such call.
+    """
+    if _rename is None:  # a library other than glibc, or one before 2.28
+        return False
+    if _rename(folder, os.fsencode(name), folder, os.fsencode(to), _NO_REPLACE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), to)
 
 
 def sync_folder(folder: int) -> None:

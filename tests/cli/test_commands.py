@@ -317,7 +317,7 @@ def test_names_from_outside_reach_no_terminal_as_commands(root: Path) -> None:
     shown = ullage("ls", "flowfiles", root=root).stdout
 
     assert "[red]a\N{REPLACEMENT CHARACTER}[31m:smile:" in shown
-    assert visible("a\x07\nb", keep="\n") == "a\N{REPLACEMENT CHARACTER}\nb"
+    assert visible("a\x07\nb") == "a\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}b"
 
 
 def test_the_repository_can_be_chosen_by_environment(root: Path, tmp_path: Path) -> None:

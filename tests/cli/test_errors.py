@@ -387,6 +387,39 @@ def test_a_bug_keeps_its_traceback(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(run("put", "-", *at(root), stdin=b"x").exception, ZeroDivisionError)
 
 
+FORGED = "a\nullage: all is well\x1b[2K"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("put", FORGED),
+        ("put", "-", "--root", FORGED),
+        ("put", "-", "--config", FORGED),
+        ("get", "-q", FORGED),
+        ("get", FORGED),
+        ("get", "00000000-0000-4000-8000-000000000000", "-o", f"{FORGED}/x"),
+        ("ls", FORGED),
+        ("status", FORGED),
+        ("ls", f"--{FORGED}"),
+        (FORGED,),
+        ("drop", FORGED, "--yes"),
+        ("put", "-", "-a", FORGED),
+        ("check", "--root", FORGED),
+    ],
+)
+def test_a_name_writes_no_line_of_its_own(root: Path, arguments: tuple[str, ...]) -> None:
+    """Whoever names a file, which a shell's * then types, tells nobody of a success that was none."""
+    chosen = [] if FORGED in arguments[:1] or {"--root", "--config"} & {*arguments} else at(root)
+
+    told = run(*arguments, *chosen, stdin=b"x")
+
+    assert told.exit_code != ExitCode.OK
+    assert "Traceback" not in told.output
+    assert "\x1b" not in told.output
+    assert not [line for line in told.output.splitlines() if line.startswith("ullage: all is well")], told.output
+
+
 @pytest.fixture
 def roomy_directory(tmp_path: Path) -> Iterator[Path]:
     """One on a volume below the default back-pressure, where there is one."""
@@ -424,6 +457,6 @@ def test_output_that_finds_no_room_is_told_in_a_line(tmp_path: Path, arguments: 
             check=False,
         )
 
-    assert ended.returncode == ExitCode.NO_ROOM
+    assert ended.returncode == ExitCode.OUTPUT
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
     assert os.strerror(errno.ENOSPC) in ended.stderr

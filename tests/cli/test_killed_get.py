@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import put, root as root, ullage, ullage_json
+from tests.cli.test_commands import RUNNER, put, root as root, ullage, ullage_json
+from tests.cli.test_errors import at
 from tests.cli.test_trees import listed
 from tests.service.running import Running, document_at
 from ullage.beneath import opened_folder
+from ullage_agent.cli import partfiles
+from ullage_agent.cli.app import app
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import FileFacts, FileType, give
 from ullage_agent.cli.newfiles import MADE, NewFiles, TreeFiles, TreeSoFar
@@ -170,22 +173,36 @@ def test_a_name_that_is_no_shorter_with_a_uuid_loses_its_end(tmp_path: Path) -> 
     assert name_beside(os.fsdecode(b"\xe9" * 255), ids[0]).endswith(ids[0])
 
 
+@pytest.mark.parametrize("renames", [True, False])
 def test_a_filesystem_without_hard_links_keeps_what_others_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
 ) -> None:
-    """FAT has none: the name is taken first, and a rename gives it its content."""
+    """FAT has none: a rename that replaces nothing gives the name at once, so that no get that is killed leaves an
+    empty file of it. Where there is no such rename either, the name is taken first.
+    """
+    opened = []
+    called = os.open
+
+    def noted(path: str, flags: int, *arguments: int, **where: int) -> int:
+        if flags & os.O_CREAT:
+            opened.append(path)
+        return called(path, flags, *arguments, **where)
 
     def refused(*arguments: object, **options: object) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     top = directory(tmp_path / "top")
     monkeypatch.setattr(os, "link", refused)
+    monkeypatch.setattr(os, "open", noted)
+    if not renames:
+        monkeypatch.setattr(partfiles, "rename_to_free", lambda *_: False)
 
     get(top, is_tree=True)
 
     assert (top / "d" / "taken").read_bytes() == THEIRS
     assert (top / "d" / "open").read_bytes() == CONTENTS["open"]
     assert not list((top / "d").glob(".ullage-*"))
+    assert all(path.startswith(".ullage-") for path in opened) is renames
 
 
 def test_a_flow_file_with_the_name_of_a_part_gets_another(root: Path, tmp_path: Path) -> None:
@@ -229,6 +246,94 @@ def test_a_file_that_is_written_anew_keeps_its_permissions(root: Path, tmp_path:
     }
     assert stat.S_IMODE((tmp_path / "closed").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == usual_mode()
+
+
+@pytest.mark.parametrize("place", ["/dev/stdout", "/dev/fd/1", "link"])
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_what_the_process_has_open_is_written_as_it_stands(
+    root: Path, tmp_path: Path, place: str, is_pipe: bool
+) -> None:
+    """A pipe has no name beside which a file could stand; and what is written after `>>` is appended."""
+    id = put(root, b"content")
+    (tmp_path / "link").symlink_to("/dev/stdout")
+    (tmp_path / "out").write_bytes(b"before ")
+    options = ["get", id, "-o", str(tmp_path / place), "--root", str(root)]
+    command = [sys.executable, "-m", "ullage_agent", *options]
+    with (tmp_path / "out").open("ab") as file:
+        ended = subprocess.run(command, check=True, stdout=subprocess.PIPE if is_pipe else file)
+
+    assert ended.stdout == (b"content" if is_pipe else None)
+    assert (tmp_path / "out").read_bytes() == (b"before " if is_pipe else b"before content")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("options", [["-q", "inbox"], ["-q", "inbox", "--tree"], []])
+@pytest.mark.parametrize("call", ["fsync", "mkdir", "open", "write"])
+def test_an_output_that_fails_is_told_from_the_repository(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, options: list[str], call: str
+) -> None:
+    """Another disk helps, and nothing is wrong with what is stored: code 4 would have somebody restore a backup."""
+    id = put(root, b"content", "-a", "path=below", "-a", "filename=name")
+    out = tmp_path / "out"
+    if not options:
+        tmp_path.joinpath("out").mkdir()
+        out = out / "name"
+    called = getattr(os, call)
+
+    def failing(what: str | int, *arguments: object, **where: object) -> object:
+        place = f"/proc/self/fd/{what}" if isinstance(what, int) else what
+        top = os.readlink(f"/proc/self/fd/{where['dir_fd']}") if where.get("dir_fd") is not None else ""
+        is_new = call != "open" or ".part" in str(what)
+        if is_new and str(tmp_path / "out") in os.path.join(top, os.path.realpath(place) if not top else place):
+            raise OSError(number, os.strerror(number))
+        return called(what, *arguments, **where)
+
+    monkeypatch.setattr(os, call, failing)
+    made = RUNNER.invoke(app, ["get", *(options or [id]), "-o", str(out), *at(root)])
+    monkeypatch.undo()
+
+    if call == "mkdir" and not options:
+        assert made.exit_code == ExitCode.OK
+        return
+    assert made.exit_code == ExitCode.OUTPUT, made.output
+    assert f"{tmp_path / 'out'}" in made.stderr
+    assert f"it can't be written: {os.strerror(number)}" in made.stderr
+    assert ullage_json("ls", root=root)["queues"][0]["flow_files"] == 1
+
+
+def test_a_link_that_leads_to_itself_is_told_in_a_line_and_stays(root: Path, tmp_path: Path) -> None:
+    """As of any other path that nothing can be written to."""
+    id = put(root, b"content")
+    (tmp_path / "a").symlink_to("a")
+
+    told = ullage("get", id, "-o", tmp_path / "a", root=root, expect=ExitCode.USAGE)
+
+    assert told.stderr == f"ullage: {tmp_path / 'a'}: {os.strerror(errno.ELOOP)}\n"
+    assert (tmp_path / "a").is_symlink()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_part_of_somebody_else_is_in_nobodys_way(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_folder: bool
+) -> None:
+    """In a directory such as /tmp only owners remove files: there the part gets another name."""
+    id = put(root, b"content", "-a", "filename=name")
+    theirs = tmp_path / part_name(id)
+    theirs.mkdir() if is_folder else theirs.write_bytes(THEIRS)
+    unlink = os.unlink
+
+    def sticky(name: str, **where: int) -> None:
+        if name == theirs.name:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+        unlink(name, **where)
+
+    if not is_folder:
+        monkeypatch.setattr(os, "unlink", sticky)
+
+    ullage("get", "-q", "inbox", "-o", tmp_path, root=root)
+
+    assert (tmp_path / "name").read_bytes() == b"content"
+    assert [path.name for path in tmp_path.glob(".ullage-*")] == [theirs.name]
 
 
 def test_who_may_give_no_file_away_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from ullage.beneath import opened_folder
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import MODIFIED, PERMISSIONS, FileType, attributes_of, facts_of
 from ullage_agent.cli.interrupts import interrupts
-from ullage_agent.cli.newfiles import TreeFiles, TreeSoFar
+from ullage_agent.cli.newfiles import TreeFiles, TreeSoFar, tree_place_of
 from ullage_agent.cli.sources import SourceUnreadable, Target, pieces_of_source
 from ullage_agent.cli.trees import WantedOfTree, walk
 
@@ -230,7 +230,7 @@ def test_a_get_that_was_killed_goes_on_without_copies(root: Path, source: Path, 
     ullage("put", "--tree", "-q", "tree", source, root=root)
     (tmp_path / "back").mkdir()
     for name in ("header.py", "parser.py"):
-        shutil.copy(source / name, tmp_path / "back" / name)
+        shutil.copy2(source / name, tmp_path / "back" / name)
     (tmp_path / "back" / "round").symlink_to(".")
 
     ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)
@@ -279,6 +279,71 @@ def test_what_others_made_there_before_stays(root: Path, source: Path, tmp_path:
     for name in ("header.py", "parser.py", "utils.py"):
         (found,) = back.glob(f"{name}.*")
         assert found.read_bytes() == (source / name).read_bytes()
+
+
+def test_what_others_made_there_of_the_same_bytes_stays_theirs(root: Path, source: Path, tmp_path: Path) -> None:
+    """Its permissions, its time and its other names: one that differs in these has the tree's beside it."""
+    back = tmp_path / "back"
+    back.mkdir()
+    for name in ("header.py", "parser.py"):
+        shutil.copy2(source / name, back / name)
+        os.link(back / name, tmp_path / name)
+    (back / "header.py").chmod(0o604)
+    (back / "round").symlink_to(".")
+    names = ["header.py", "parser.py"]
+    if os.geteuid() == 0:
+        os.chown(back / "round", 12, 12, follow_symlinks=False)
+        names.append("round")
+    before = {name: os.lstat(back / name) for name in names}
+    ullage("put", "--tree", "-q", "tree", source, root=root)
+    (source / "parser.py").write_bytes(b"a later version")
+    ullage("put", "--tree", "--sync", "-q", "tree", source, root=root)
+
+    ullage("get", "--tree", "-q", "tree", "-o", back, root=root)
+
+    for name, found in before.items():
+        now = os.lstat(back / name)
+        assert (now.st_ino, now.st_mode, now.st_mtime_ns, now.st_uid, now.st_nlink) == (
+            found.st_ino,
+            found.st_mode,
+            found.st_mtime_ns,
+            found.st_uid,
+            found.st_nlink,
+        )
+    for name in ("header.py", "parser.py"):
+        (beside,) = back.glob(f"{name}.*")
+        assert beside.read_bytes() == (source / name).read_bytes()
+
+
+def test_what_became_a_directory_between_two_puts_is_one(root: Path, tmp_path: Path) -> None:
+    """The file that it was is an earlier version of it: its place is free, and nothing lands elsewhere."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "x").write_bytes(b"file")
+    (source / "y").write_bytes(b"file")
+    ullage("put", "--tree", "-q", "tree", source, root=root)
+    for name in "xy":
+        (source / name).unlink()
+        (source / name).mkdir()
+    (source / "x" / "below").write_bytes(b"content")
+    ullage("put", "--tree", "--sync", "-q", "tree", source, root=root)
+
+    ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)
+
+    assert listed(tmp_path / "back") == listed(source)
+
+
+def test_sync_knows_what_was_put_with_attributes_of_its_own(root: Path, source: Path) -> None:
+    """A name that was given instead of the file's own is where it comes back, the next time, too."""
+    for count in (1, 0):
+        told = ullage_json("put", "--sync", source / "header.py", "-a", "filename=given", root=root)
+        assert (told["count"], told["unchanged"]) == (count, 1 - count)
+
+
+def test_a_tree_is_as_deep_as_a_path_can_be() -> None:
+    """Linux takes 4,096 bytes: a directory for every two of them."""
+    path = "d/" * 2_047
+    assert tree_place_of({"filename": "f", "path": path}, "id") == (("d",) * 2_047, "f")
 
 
 def test_a_file_that_is_a_link_or_a_pipe_by_now_is_skipped(tmp_path: Path) -> None:

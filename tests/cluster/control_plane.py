@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.certificates import Authority, Credentials
 from tests.cluster.errors import ClusterError, printed
-from tests.cluster.instance import Instance
+from tests.cluster.instance import GO, Instance
 from tests.cluster.say import step
 from tests.cluster.tools import CONTROL_PLANE, tool
 
@@ -203,7 +203,7 @@ class ControlPlane:
         folders = [str(tool("kubectl").parent), str(tool("helm").parent), os.environ.get("PATH", os.defpath)]
         homes = {f"HELM_{kind}_HOME": str(helm / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
         kube = {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(self.instance.home / "kubectl")}
-        return {**os.environ, **kube, "PATH": os.pathsep.join(folders), **homes}
+        return {**os.environ, **GO, **kube, "PATH": os.pathsep.join(folders), **homes}
 
     def kubectl(self, *arguments: str | Path, stdin: str = "") -> str:
         """What kubectl prints; `ClusterError` with its complaint if it fails."""

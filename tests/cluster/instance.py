@@ -28,6 +28,9 @@ from tests.cluster.cache import cache_root, locked
 from tests.cluster.errors import ClusterError
 from tests.cluster.say import say
 
+GO = {"GOGC": "400"}
+"""For programs in Go: by themselves an API server and kubectl spend a tenth of their time looking for free memory."""
+
 PORTS = range(21_000, 31_000)
 """Below what Linux gives to outgoing connections: nobody takes one by chance between our choice and its use."""
 
@@ -168,7 +171,7 @@ class Instance:
                 stdout=log,
                 stderr=log,
                 cwd=self.home,
-                env={**os.environ, **(environment or {})},
+                env={**os.environ, **GO, **(environment or {})},
                 start_new_session=True,  # Ctrl-C in a terminal is the owner's business, who then ends them in order
             )
         self._children[child.pid] = child

@@ -25,7 +25,7 @@ from tests.crash.explore import SEED, some_images
 from tests.crash.model import State, records_of, state_after
 from tests.crash.specs import SPEC, Restart
 from tests.crash.workloads import Workload
-from tests.support import ManualClock, abandon, collect_now_and_then, event_store
+from tests.support import ManualClock, abandon, collect_now_and_then, event_store, let_go
 from ullage.contract import ContentRepositorySpec
 from ullage.engine.content.containers import IDENTITY
 from ullage.engine.engine import Engine
@@ -111,15 +111,6 @@ ABSORBED_FULL: Mapping[str, str] = {
     "_commit_output": "the same",
 }
 """The same, of errors that say that there is no room."""
-
-
-def _let_go(error: BaseException | None) -> None:
-    """Forget the frames of an error and of what led to it. They keep the runs open that the failed step had in its
-    hands: for as long as the fault is known, or until a collection comes by.
-    """
-    while error is not None:
-        error.__traceback__ = None
-        error = error.__context__
 
 
 class Trial:
@@ -234,7 +225,7 @@ class Trial:
             if was_struck or self.fault.struck is None:
                 raise AssertionError("a step failed on a healthy disk") from caught
             error = caught
-            _let_go(caught)
+            let_go(caught)
         if was_struck or self.fault.struck is None:
             return
         with self._quiet():
@@ -251,15 +242,13 @@ class Trial:
                 require_sound(self.repository)
 
     def _has_stopped(self) -> bool:
-        return not self.repository.log.is_running or self._has_failed_container()
-
-    def _has_failed_container(self) -> bool:
-        return any(container.failure is not None for container in self.repository.content.containers.values())
+        containers = self.repository.content.containers.values()
+        return not self.repository.log.is_running or any(each.failure is not None for each in containers)
 
     def _shut(self) -> None:
         repository, self._repository = self.repository, None
         repository.close()
-        _let_go(self.fault.error)
+        let_go(self.fault.error)
         assert self._files.held == 0, "a closed repository holds files"
 
     def _kill(self) -> None:

@@ -140,6 +140,8 @@ SLIPS = (
     Slip(COLD, "self.shares.lower(record.claim)", "pass"),
     Slip(HANDLE_RUNS, "self._cold.shares.lower(claim)", "pass"),
     Slip(HANDLE_RUNS, "yield [*listed, *beside]", "yield listed"),
+    Slip(HANDLE_RUNS, "if merged is not None and number in _numbers(merged.runs):", "if False:"),
+    Slip(HANDLE_RUNS, "if number in self._left_out:", "if False:"),
     Slip(CLAIM_RUNS, "            self._claim_rows.finish()\n", ""),
     Slip(CLAIM_RUNS, "self.give_up()  # one without", "pass  # one without"),
     Slip(CLAIM_RUNS, "if part.has(each.row)", "if True"),
@@ -157,7 +159,8 @@ that does without them, or after a merge before the one that lists them; a handl
 object again, or is packed as it was before its last change; one that leaves memory as it was before that, that is in
 memory and in a run, or comes back with a merge; a claim that dies with its neighbour, or with the first of
 those that share it; a file's share of what rests in runs that a handle leaves, or never joined, and that counts it
-still; what a block that cannot be read may claim is given back; handles whose claims no snapshot lists, or are
+still; what a block that cannot be read may claim is given back; handles that come back with a merge after they were
+given up, or that a record gives up of a run which a start does not find; handles whose claims no snapshot lists, or are
 cut short, or lie there though their handles were never finished, or are those of handles that left, or of handles of
 another segment.
 """

@@ -45,6 +45,18 @@ def cool(repository: Engine, clock: ManualClock) -> None:
         continue
 
 
+def renew(repository: Engine, clock: ManualClock) -> None:
+    """A run is written anew, which the next snapshot lists."""
+    assert repository.spaces.handles.rewrite(frozenset(run.listed.number for run in repository.ledger.cold.runs))
+
+
+def do_without(repository: Engine, clock: ManualClock) -> None:
+    """A person gives up what of runs cannot be read just now."""
+    assert [*repository.spaces.handles.problems(deep=True)]
+    asides = repository.set_aside.listed(10)
+    assert repository.set_aside.drop([aside.id for aside in asides], "somebody") == len(asides) > 0
+
+
 HANDLE_RUNS: list[Step | Restart] = [
     *[rest(30, 40, 50), rest(60, 70), cool, rest(35, 45, LARGE), cool, revise, checkpoint, clean],
     Restart(is_kill=True),
@@ -64,4 +76,5 @@ HANDLE_RUN_ERRORS: list[Step | Restart] = [
     broken(cool, fails("sync_directory", "*/runs/claims")),
     *[broken(cool, fails("write", "*/snapshot.partial")), cool, revise, rest(70)],
     *[broken(cool, fails("rename", "*/snapshot.partial")), revise, checkpoint],
+    *[renew, broken(do_without, fails("read", "*/handles/*.run", times=2)), rest(55), cool],
 ]

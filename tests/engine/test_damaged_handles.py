@@ -1,5 +1,8 @@
 """What cannot be read of runs of handles is unknown: nothing that it may claim goes, and all else goes on."""
 
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -254,3 +257,100 @@ def test_a_disk_that_fails_once_at_a_start_costs_no_run(workshop: Workshop, kind
     assert fault.seen > at
     assert repository.set_aside.count == 0
     require(repository, ids)
+
+
+@pytest.mark.parametrize("how", ["merging", "merged", "written", "failed"])
+def test_what_is_given_up_does_not_come_back_with_a_merge(
+    workshop: Workshop, files: FailingFiles, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Nor does a start fail to know what it was: it comes to the same handles, and nothing is set aside."""
+    repository = workshop.make(files)
+    runs = repository.spaces.handles
+    gone, ids = put(repository, 1_000), put(repository, 0)
+    cool(repository)
+    repository.handles.forget(list(map(parse_uuid, gone)), "not needed")
+    while runs.merge_step(1) and how != "merging":
+        continue
+    damage(workshop)
+    workshop.expects_problems = True
+    repository.check(deep=True)
+    (listed,) = repository.set_aside.listed(10)
+    dropped: list[int] = []
+
+    def drop() -> None:
+        dropped.append(repository.set_aside.drop([listed.id], "somebody"))
+
+    if how == "written":
+        with monkeypatch.context() as patched:
+            _while_published(repository, patched, drop)
+    elif how == "failed":
+        files.fail("sync_directory", str(workshop.path / "flowfile"))
+        with pytest.raises(OSError, match="Input/output"):
+            repository.checkpoint()
+        drop()
+    else:
+        drop()
+    # The new run has all of it, and where a snapshot may list that one by now nobody has to do without.
+    is_lost = how in ("merging", "merged")
+    assert dropped == [is_lost]
+    there = {record.id for record in repository.ledger.everything()}
+    assert (0 < len(there) < len(ids)) is is_lost
+    for later in ("now", "merged", "restarted"):
+        if later == "merged":
+            merge(repository)
+            assert repository.spaces.handles.hollow() == frozenset()
+        elif later == "restarted":
+            repository = workshop.restart("crash")
+        assert {record.id for record in repository.ledger.everything()} == there
+        assert repository.set_aside.count == 0
+        assert repository.check(deep=True).problems == ()
+
+
+def _while_published(repository: Engine, patched: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+    """Do this while a checkpoint has written its snapshot, as far as it can be done then, and end both."""
+    under_way, published = threading.Event(), repository.spaces.handles.published
+    waited = repository.committer.between_checkpoints
+
+    def waiting() -> AbstractContextManager[None]:
+        under_way.set()
+        return waited()
+
+    def worked() -> None:
+        work()
+        under_way.set()
+
+    thread = threading.Thread(target=worked)
+
+    def publishing() -> None:
+        thread.start()
+        assert under_way.wait(60)
+        published()
+
+    patched.setattr(repository.committer, "between_checkpoints", waiting)
+    patched.setattr(repository.spaces.handles, "published", publishing)
+    repository.checkpoint()
+    thread.join()
+
+
+@pytest.mark.parametrize("lost", ["block", "run"])
+def test_a_start_that_reads_what_was_given_up_needs_none_of_its_contents(workshop: Workshop, lost: str) -> None:
+    """They may have been given back since, by who could not read it."""
+    repository = workshop.make(archive={"enabled": False}, compaction={"deleted_retention": 0})
+    ids = put(repository, 0, 20)
+    cool(repository)
+    before = damage(workshop, offset=40 if lost == "block" else run_files(workshop)[0].stat().st_size - 30)
+    workshop.expects_problems = True
+    repository = workshop.restart("clean")
+    (listed,) = repository.set_aside.listed(10)
+    assert repository.set_aside.drop([listed.id], "somebody") == 1
+    kept = put(repository, 1_000, 5)
+    reclaim(workshop)
+    assert content_bytes(workshop) == sum(map(len, kept.values()))
+    run_files(workshop)[0].write_bytes(before)
+    workshop.expects_problems = False
+
+    for how in ("crash", "clean"):
+        repository = workshop.restart(how)
+        require(repository, kept, *ids)
+        assert repository.set_aside.count == 0
+        assert repository.check(deep=True).problems == ()

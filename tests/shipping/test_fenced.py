@@ -325,9 +325,7 @@ def full(*_: object) -> None:
 def test_a_note_that_is_damaged_takes_nothing_until_somebody_says_so(
     shipping: Shipping, damage: Callable[[bytes], bytes]
 ) -> None:
-    """Nobody knows what it said: what to look at, what to do and what that risks is. It stays damaged, however often
-    the bucket says who wrote the share: that may have been this root itself.
-    """
+    """Nobody knows what it said. It stays damaged, whatever the bucket says: that may have been this root itself."""
     shipping.replication.step()
     handle = shipping.repository.handles.put(b"kept")
     shipping.replication.step()
@@ -355,9 +353,7 @@ def test_a_note_that_is_damaged_takes_nothing_until_somebody_says_so(
 
 
 def test_a_full_disk_delays_shipping_and_says_so(shipping: Shipping, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the note the next start would be fenced by the try of this one: nothing is asked of the bucket, and it is
-    tried again.
-    """
+    """Without the note the next start would be fenced by the try of this one."""
     with monkeypatch.context() as patch:
         patch.setattr(ownwriters, "replace_file", full)
         for _ in range(2):

@@ -322,7 +322,7 @@ def load_yaml(text: str) -> ContentRepository:
     try:
         document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506 - it is a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # dates that are none, nesting without end
-        raise ContractError(f"not a YAML document: {error}") from error
+        raise ContractError(f"not a YAML document: {' '.join(str(error).split())}") from error
     return parse(document)
 
 

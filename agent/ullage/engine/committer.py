@@ -114,6 +114,12 @@ class Committer:
             self.remove_retired_swaps(covered)
             self.grow_reserves()
 
+    @contextmanager
+    def between_checkpoints(self) -> Iterator[None]:
+        """While this lasts none is under way: one that is is waited for."""
+        with self._log.still(lambda: None):
+            yield
+
     def close(self) -> None:
         """Wait for checkpoints that are under way, and refuse others from now on.
 

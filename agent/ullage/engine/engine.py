@@ -184,7 +184,7 @@ class Engine:
         self.feeds = Feeds(self._parts, self.swap_files, spec.flow_file.swap_threshold)
 
         self._checked = self._what_is_checked()
-        self.repair = Repair(self._checked, root, self.reclamation, self.committer)
+        self.repair = Repair(self._checked, root, scanner, self.reclamation, self.committer)
         self._backup = self._backups(parts, scanner)
 
     def _proofs(self, space: ReclamationParts) -> tuple[ContentProof, SwapProof]:

@@ -69,10 +69,21 @@ class SetAsideRecords:
                     told = of_existing(EventType.DROP, record.flow_files, GIVEN_UP, by=by)
                 self._parts.committer.commit([SetAsideEnd(id), *told], creates=False)
                 dropped += 1
-            for damages in self._damages if record is None else ():
-                run = damages.without(id)
+            else:
+                dropped += sum(self._is_done_without(damages, id) for damages in self._damages)
+        return dropped
+
+    @uninterrupted
+    def _is_done_without(self, damages: RunDamages, id: bytes) -> bool:
+        """Give up what of a run cannot be read, if this is it; whether it was. It waits for a checkpoint."""
+        while damages.has_aside(id):
+            # snapshot frozen: run 3 is in run 4 | a block of run 3 given up | renamed | start: who lists run 3?
+            with self._parts.committer.between_checkpoints(), damages.giving_up(id) as run:
                 if run is not None:
                     self._parts.committer.commit([run], creates=False)
                     damages.gave_up(id)
-                    dropped += 1
-        return dropped
+                    return True
+            if damages.has_aside(id):
+                # A rename failed, and may have come to pass: the next one says which runs there are.
+                self._parts.committer.checkpoint()
+        return False

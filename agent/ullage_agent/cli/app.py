@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 from ullage import __version__
 from ullage_agent.cli.ends import plain_ends
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.writing import STDOUT, writing
 
 CONTENT, SPACE, SERVICE, OTHER, HIDDEN = "Content", "Space", "Service", "Other", ""
 SERVICE_OPTIONS: Final = ("--url", "--token-file", "--ca")
@@ -96,7 +97,7 @@ class Commands(click.Group):
             formatter.write_dl([(f"{code:3d}", code.meaning) for code in ExitCode])
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with plain_ends():  # help is printed here
+        with plain_ends(), writing(STDOUT):  # help is printed here
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -110,7 +111,8 @@ class Commands(click.Group):
                     "this command works on a repository's files: run it where they are, with --root or --config",
                     error.ctx,
                 ) from error
-            sys.stdout.flush()
+            with writing(STDOUT):
+                sys.stdout.flush()
             return result
 
 

@@ -132,6 +132,7 @@ def demo(directory: Path, tree: Path | None, large_mb: int, kills: int, keep: bo
         say(f"look around: ullage ls --config {folder / 'repository.yaml'}")
     if outcome.problems:
         raise click.exceptions.Exit(ExitCode.PROBLEMS)
+    run.screen.print()
     run.screen.print(_summary(outcome, seconds), style="bold green")
 
 
@@ -179,7 +180,8 @@ class _Demo:
         return self._outcome
 
     def _step(self, number: int, text: str) -> None:
-        self.screen.print(f"\n{number}  {text}", style="bold cyan")
+        self.screen.print()
+        self.screen.print(f"{number}  {text}", style="bold cyan")
 
     def _tell(self, text: str) -> None:
         self.screen.print(Padding(visible(text), INDENT, expand=False))
@@ -460,7 +462,7 @@ def _summary(outcome: Outcome, seconds: float) -> str:
     after = outcome.surveys["rewritten"]["totals"]["disk_to_live"]
     ratios = f", disk/live from {before:.2f} to {after:.2f}" if before and after else ""
     return (
-        f"\nProven in {seconds:.0f} s: of {outcome.files:,} files ({size(outcome.bytes)}) {outcome.dropped:,} were "
+        f"Proven in {seconds:.0f} s: of {outcome.files:,} files ({size(outcome.bytes)}) {outcome.dropped:,} were "
         f"dropped and {size(outcome.freed_bytes)} given back{ratios}; after {outcome.kills} SIGKILLs all "
         f"{outcome.acknowledged:,} acknowledged files were there, and all {outcome.verified:,} FlowFiles read back "
         "equal to their SHA-256."

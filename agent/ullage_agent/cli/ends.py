@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from ullage_agent.cli.exits import ExitCode
-from ullage_agent.cli.output import say
+from ullage_agent.cli.output import say, visible
 
 
 @contextmanager
@@ -22,15 +22,19 @@ def plain_ends(program: str = "ullage") -> Iterator[None]:
     except BrokenPipeError:
         _discard_output()
         raise click.exceptions.Exit(ExitCode.BROKEN_PIPE) from None
-    except (click.ClickException, click.exceptions.Exit, ModuleNotFoundError):
+    except click.ClickException as error:
+        # It repeats what was typed, and a shell's * types names of others.
+        error.message = visible(error.message)  # type: ignore[misc]  # Click reads it of the error that it caught
+        raise
+    except (click.exceptions.Exit, ModuleNotFoundError):
         raise
     except Exception as error:
-        from ullage_agent.cli.failures import code_of, message_of
+        from ullage_agent.cli.failures import code_of, message_of, notes_of
 
         code = code_of(error)
         if code is None:
             raise
-        say(f"{program}: {message_of(error)}")
+        say(f"{program}: {message_of(error)}", *notes_of(error))
         try:
             sys.stdout.flush()
         except OSError:  # what could not be written is told of already
@@ -40,7 +44,7 @@ def plain_ends(program: str = "ullage") -> Iterator[None]:
 
 def _interrupted(notes: Iterable[str]) -> click.exceptions.Exit:
     """How a command ends after Ctrl-C, with what it says of the work so far."""
-    say("\n".join(("interrupted", *notes)))
+    say("interrupted", *notes)
     return click.exceptions.Exit(ExitCode.INTERRUPTED)
 
 

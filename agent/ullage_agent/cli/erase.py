@@ -134,7 +134,8 @@ def erase(
         print_json(msgspec.to_builtins(survey))
     else:
         _print(survey)
-        tell("\nNothing was erased: this was a dry run")
+        tell("")
+        tell("Nothing was erased: this was a dry run")
     if survey.unread:
         raise click.exceptions.Exit(ExitCode.INCOMPLETE)
 
@@ -429,6 +430,7 @@ def _print(survey: ErasureSurvey) -> None:
 
 def _print_not_promised(sentences: tuple[str, ...]) -> None:
     screen = console()
-    screen.print("\nWhat this does not tell:", soft_wrap=True)
+    screen.print()
+    screen.print("What this does not tell:", soft_wrap=True)
     for sentence in sentences:
         screen.print(f"- {sentence}", soft_wrap=True)

@@ -21,6 +21,7 @@ class ExitCode(enum.IntEnum):
     UNREACHABLE = 9, "the service of --url, or a bucket, does not answer, or not now"
     DENIED = 10, "the service of --url wants a token, or one that may do more; a bucket refuses"
     INCOMPLETE = 11, "the backup, export, salvage or survey is done without what can't be read: it names what"
+    OUTPUT = 12, "the output found no room, or its disk fails or is read-only: the repository is whole"
     INTERRUPTED = 130, "interrupted with Ctrl-C; what was committed stays"
     BROKEN_PIPE = 141, "whoever read the output went away"
 

@@ -3,13 +3,13 @@
 What is not listed here is a bug of ours, and keeps its traceback. Imported when something has failed.
 """
 
-import errno
 import os
 from typing import Final
 
 from ullage import errors
 from ullage.contract import ContractError
 from ullage_agent.cli.exits import ExitCode
+from ullage_agent.cli.writing import DISK_FAILED, DISK_FULL, OutputFailed
 from ullage_agent.service.errors import CannotListen
 
 CODES: Final[dict[type[Exception], ExitCode]] = {
@@ -84,12 +84,11 @@ CODES: Final[dict[type[Exception], ExitCode]] = {
 GATEWAY: Final = frozenset({502, 503, 504})
 """What a proxy says whose service does not answer."""
 
-DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-DISK_FAILED: Final = frozenset({errno.EIO, errno.EUCLEAN, errno.EROFS})
-
 
 def code_of(error: Exception) -> ExitCode | None:
     """The exit code of an error that a repository, the configuration or the system raised; None for any other."""
+    if isinstance(error, OutputFailed):
+        return ExitCode.OUTPUT
     if isinstance(error, OSError):
         if error.errno in DISK_FULL:
             return ExitCode.NO_ROOM
@@ -100,9 +99,12 @@ def code_of(error: Exception) -> ExitCode | None:
 
 
 def message_of(error: Exception) -> str:
-    """What went wrong, and on further lines what the command adds to it."""
+    """What went wrong."""
     if isinstance(error, OSError) and error.filename is not None:
-        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
-    else:
-        text = str(error)
-    return "\n".join([text, *getattr(error, "__notes__", ())])
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
+
+
+def notes_of(error: Exception) -> list[str]:
+    """What the command adds to it, each on a line of its own."""
+    return list(getattr(error, "__notes__", ()))

@@ -87,11 +87,11 @@ def give(path: str, facts: FileFacts) -> None:
 
 def own_link(name: str, folder: int, facts: FileFacts) -> None:
     """The same of a symbolic link, which has no permissions: by its name, and never what it leads to."""
+    _date(name, facts, dir_fd=folder, follow_symlinks=False)  # before its owner, by which one knows that it is whole
     user, group = _ids(facts)
     if os.geteuid() == 0 and (user, group) != (-1, -1):
         with suppress(PermissionError):  # as in `_own`
             os.chown(name, user, group, dir_fd=folder, follow_symlinks=False)
-    _date(name, facts, dir_fd=folder, follow_symlinks=False)
 
 
 def encoded_path(path: str) -> dict[str, str]:

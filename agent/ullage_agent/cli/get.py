@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,8 @@ from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
-from ullage_agent.cli.partfiles import PartFile, usual_mode
+from ullage_agent.cli.partfiles import PartFile, found_at, own_descriptor, usual_mode
+from ullage_agent.cli.writing import writing
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
@@ -106,10 +108,12 @@ def parse_range(text: str | None) -> tuple[int, int | None]:
 def _get_one(repository: Repository, id: str, start: int, length: int | None, output: Path) -> None:
     with repository.content(id, start, length) as content, bar("Getting", content.size) as progress:
         if output == STDOUT:
-            _copy(content, sys.stdout.buffer, progress)
-            sys.stdout.buffer.flush()
+            with writing("stdout"):
+                _copy(content, sys.stdout.buffer, progress)
+                sys.stdout.buffer.flush()
         else:
-            _write_file(output, id, content, progress)
+            with writing(str(output)):
+                _write_file(output, id, content, progress)
 
 
 def _get_from_queue(
@@ -124,10 +128,11 @@ def _get_from_queue(
 ) -> None:
     waiting = repository.queues.find(queue).flow_files
     wanted = min(count, waiting) if count else waiting
-    if tree is None:
-        directory.mkdir(parents=True, exist_ok=True)
-    else:
-        tree.make_top(str(directory))
+    with writing(str(directory)):
+        if tree is None:
+            directory.mkdir(parents=True, exist_ok=True)
+        else:
+            tree.make_top(str(directory))
     taken: list[dict[str, Any]] = []
     with bar("Getting", wanted, is_bytes=False) as progress:
         while len(taken) < wanted:
@@ -139,7 +144,7 @@ def _get_from_queue(
             progress.advance(len(batch))
             interrupts.check()
     if tree is not None:
-        with opened_folder(str(directory)) as folder:
+        with writing(str(directory)), opened_folder(str(directory)) as folder:
             tree.end(folder)
     left = repository.queues.find(queue).flow_files
     if as_json:
@@ -182,27 +187,31 @@ def _files(folder: int, path: str, *, hidden: bool, tree: TreeSoFar | None) -> N
 def _write_next(session: Session, queue: str, count: int, directory: Path, files: NewFiles) -> list[dict[str, Any]]:
     taken = []
     for record in session.get_many(queue, count):
-        with interrupts.allowed(), session.read(record) as content:
+        # A content that can't be read has an error of its own, of the repository.
+        with interrupts.allowed(), session.read(record) as content, writing(str(directory)):
             place = files.take(record.attributes, record.id, record.size, content)
         path = str(directory.joinpath(*place))
         taken.append({"uuid": record.id, "file": path, "size": record.size, "attributes": record.attributes})
         session.remove(record)
-    files.sync_names()
+    with writing(str(directory)):
+        files.sync_names()
     return taken
 
 
 def _write_file(path: Path, id: str, content: Iterable[bytes], progress: Bar) -> None:
     """The whole content or no file: it gets its name last.
 
-    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link. A
-    file that was there keeps its permissions, and its owner as far as this process may give files away.
+    But for what is no file: a rename would put one in place of /dev/null, of a pipe somebody reads, or of a link. Nor
+    is one put in place of what this process has open, such as /dev/stdout: that is written to, as it stands. A file
+    that was there keeps its permissions, and its owner as far as this process may give files away.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+    descriptor = own_descriptor(str(path))
+    before = found_at(path)
+    if descriptor is not None or (before is not None and not stat.S_ISREG(before.st_mode)):
+        with open(path if descriptor is None else os.dup(descriptor), "wb") as file:
             _copy(content, file, progress)
         return
-    before = path.stat() if path.exists() else None
+    path = path.resolve()
 
     def finish(written: str) -> None:
         if before is None:

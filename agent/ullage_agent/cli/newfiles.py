@@ -30,10 +30,11 @@ FOLDERS_MAX = 32
 many as the volume has.
 """
 
-TREE_FOLDERS_MAX = 1_024
-"""The same with --tree, where the tree is the user's own: more than a path of Linux, of 4,096 bytes, mostly has."""
+TREE_FOLDERS_MAX = 2_048
+"""The same with --tree, where the tree is the user's own: more than a path of Linux, of 4,096 bytes, can have."""
 
 TREE_NAME_BYTES_MAX = 255
+READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 CLOSED = 0o700
 """The permissions of a directory while it is filled."""
 
@@ -43,6 +44,8 @@ MADE = part_name("made")
 
 LINK_BYTES_MAX = 4_095
 """Where a symbolic link may lead, at most, on Linux. More is content that only says that it is a link's."""
+
+NOTHING_SAID = FileFacts(FileType.FILE, None, None, None, None)
 
 Place = tuple[tuple[str, ...], str]
 """The folders below the directory, and the name in the last of them."""
@@ -95,11 +98,10 @@ def _is_possible(name: str) -> bool:
 
 def _is_same(folder: int, one: str, other: str) -> bool:
     """Whether two names have plain files of the same bytes."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with (
-            open(os.open(one, flags, dir_fd=folder), "rb") as first,
-            open(os.open(other, flags, dir_fd=folder), "rb") as second,
+            open(os.open(one, READ, dir_fd=folder), "rb") as first,
+            open(os.open(other, READ, dir_fd=folder), "rb") as second,
         ):
             found = [os.fstat(file.fileno()) for file in (first, second)]
             if found[0].st_size != found[1].st_size or not all(stat.S_ISREG(each.st_mode) for each in found):
@@ -145,7 +147,7 @@ class NewFiles:
         """Write a FlowFile as a synced file; the names that lead to it."""
         del size
         below, name = place_of(attributes, id, hidden=self._hidden)
-        return self._write(below, name, id, content, lambda path: os.chmod(path, self._mode))
+        return self._write(below, name, id, content)
 
     def remove(self) -> None:
         """Take back all that was made: nothing that stood there before, and nothing that somebody put there since."""
@@ -172,12 +174,10 @@ class NewFiles:
         name: str,
         id: str,
         content: Iterable[bytes],
-        finish: Callable[[str], None],
+        facts: FileFacts = NOTHING_SAID,
         earlier: FileIdentity | None = None,
     ) -> tuple[str, ...]:
-        """`finish` is called with a path to the open file, before it is synced. `earlier`: the file that may be
-        replaced.
-        """
+        """`facts`: what the file gets, before it is synced. `earlier`: the file that may be replaced."""
         below, folder = self._folder(below)
         with self._named((*below, name)), PartFile(folder, id) as part:
 
@@ -186,6 +186,8 @@ class NewFiles:
                 try:
                     part.link_as(each)
                 except FileExistsError:
+                    if self._is_there(part, each, facts):
+                        return
                     found = identity_of(each, folder)
                     if found is None or not (found == earlier or self._is_own(part, each, name)):
                         raise
@@ -194,10 +196,20 @@ class NewFiles:
                         return  # what has stood there is not this batch's to take back
                 self.written[folder, each] = part.identity
 
-            part.fill(content, finish)
+            part.fill(content, lambda path: self._finish(path, facts))
             made = self._make(below, name, id, make)
             self._parts.append(part)
             return made
+
+    def _finish(self, path: str, facts: FileFacts) -> None:
+        if facts.mode is None:
+            os.chmod(path, self._mode)
+        give(path, facts)
+
+    def _is_there(self, part: PartFile, each: str, facts: FileFacts) -> bool:
+        """Whether the file of this name is all that is to be written already, and is kept."""
+        del part, each, facts
+        return False
 
     def _is_own(self, part: PartFile, each: str, name: str) -> bool:
         """Whether a get that was killed has made the file of this name from the same FlowFile, and nobody has written
@@ -316,15 +328,19 @@ class TreeFiles(NewFiles):
         super().__init__(folder, path, hidden=True)
         self._tree = tree
         self._given: list[tuple[str, ...]] = []
+        self._kept: set[FileIdentity | None] = set()
 
     def take(self, attributes: Mapping[str, str], id: str, size: int, content: Iterable[bytes]) -> tuple[str, ...]:
         """Bring one back, with what is known of it; the names that lead to it."""
         facts = facts_of(attributes)
         below, name = tree_place_of(attributes, id)
-        if facts.type is FileType.DIRECTORY and not size and name != id:
-            return self._directory((*below, name) if name != "." else (), facts)
-        # Only its own earlier version: of two trees both files stay, and of files that came from nowhere.
         origin = attributes.get("absolute.path", "")
+        if facts.type is FileType.DIRECTORY and not size and name != id:
+            names = (*below, name) if name != "." else ()
+            self._make_way(names, f"{origin}{name}/")
+            return self._directory(names, facts)
+        self._make_way(below, origin)
+        # Only its own earlier version: of two trees both files stay, and of files that came from nowhere.
         known, identity = self._tree.files.get((below, name), ("", None))
         earlier = identity if origin and origin == known else None
         made = None
@@ -333,8 +349,10 @@ class TreeFiles(NewFiles):
             made = self._link(below, name, id, target, facts, earlier) if b"\0" not in target else None
             content = (target,)
         if made is None:
-            made = self._write(below, name, id, content, lambda path: self._finish(path, facts), earlier)
-        self._tree.files[made[:-1], made[-1]] = origin, identity_of(made[-1], self._folder(made[:-1])[1])
+            made = self._write(below, name, id, content, facts, earlier)
+        identity = identity_of(made[-1], self._folder(made[:-1])[1])
+        # A file that was kept may be somebody's own: a later version goes beside it.
+        self._tree.files[made[:-1], made[-1]] = origin, None if identity in self._kept else identity
         return made
 
     def sync_names(self) -> None:
@@ -373,17 +391,33 @@ class TreeFiles(NewFiles):
         self._given.append(names)
         os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(found.st_mode) | CLOSED)
 
-    def _is_own(self, part: PartFile, each: str, name: str) -> bool:
-        """A get that was killed has left files whose FlowFiles are in the queue still: what is there already, to the
-        byte, is replaced by its copy, which knows more of itself, and not kept beside it.
+    def _make_way(self, below: tuple[str, ...], origin: str) -> None:
+        """What was a file when it was put first, and a directory later, becomes one here, too: this get's own file of
+        that place goes, as an earlier version does.
         """
-        del name
-        return _is_same(part.folder, part.part, each)
+        for depth, name in enumerate(below):
+            known, identity = self._tree.files.get((below[:depth], name), ("", None))
+            if identity is None or not known or not origin.startswith(f"{known}{name}/"):
+                continue
+            above, folder = self._folder(below[:depth])
+            if above == below[:depth] and identity_of(name, folder) == identity:
+                os.unlink(name, dir_fd=folder)
+                self._changed.add(folder)
+                self.written.pop((folder, name), None)
 
-    def _finish(self, path: str, facts: FileFacts) -> None:
-        if facts.mode is None:
-            os.chmod(path, self._mode)
-        give(path, facts)
+    def _is_there(self, part: PartFile, each: str, facts: FileFacts) -> bool:
+        """A get that was killed has left files whose FlowFiles are in the queue still. Such a file is kept, and no copy
+        beside it, if it is the same to the byte, and in all that is known of it: then nobody loses anything if it was
+        somebody's own, with other names, say.
+        """
+        if not _is_same(part.folder, part.part, each):
+            return False
+        if not part.is_as(each, is_dated=facts.modified_nanos is not None):
+            return False
+        with open(os.open(each, READ, dir_fd=part.folder), "rb") as file:
+            os.fsync(file.fileno())  # whoever wrote it need not have
+        self._kept.add(identity_of(each, part.folder))
+        return True
 
     def _link(
         self, below: tuple[str, ...], name: str, id: str, target: bytes, facts: FileFacts, earlier: FileIdentity | None
@@ -396,8 +430,12 @@ class TreeFiles(NewFiles):
                 os.symlink(os.fsdecode(target), each, dir_fd=folder)
                 self.written[folder, each] = identity_of(each, folder)
             except FileExistsError:
+                found = os.stat(each, dir_fd=folder, follow_symlinks=False)
                 if not _leads_to(folder, each, target):  # as it does after a get that was killed
                     raise
+                self._kept.add(identity_of(each, folder))
+                if found.st_uid != os.geteuid():  # somebody's own; or this user's, with all that is known of it
+                    return
             own_link(each, folder, facts)
 
         with self._named((*below, name)):

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ullage_agent.cli.choice import ChosenRepository
+from ullage_agent.cli.writing import STDOUT, writing
 
 Function = Callable[..., Any]
 Member = TypeVar("Member", bound=enum.StrEnum)
@@ -27,6 +28,10 @@ class Option(click.Option):
 
 class Command(click.Command):
     """A command whose help has the headings of its options."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with writing(STDOUT):  # help is printed here
+            return super().make_context(*args, **kwargs)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}

@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ullage.clock import moment_of
+from ullage_agent.cli.writing import STDOUT, writing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,27 +29,36 @@ UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that takes text as it is: names of files are no markup."""
+    """A console that takes text as it is: names of files are no markup, and each text is one line."""
     from rich.console import Console
+
+    class PlainConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            with writing(STDOUT):
+                super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_COLUMNS
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+    return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
-def say(text: str) -> None:
-    """A remark on stderr: what went wrong, or what should not mix with content or JSON on stdout."""
-    click.echo(visible(text, keep="\n"), err=True)
+def say(*lines: str) -> None:
+    """A remark on stderr: what went wrong, or what should not mix with content or JSON on stdout.
+
+    What ends a line within one is shown as any other control character: a name could tell of a success that was none.
+    """
+    click.echo("\n".join(map(visible, lines)), err=True)
 
 
 def tell(text: str) -> None:
     """A result for people, on stdout."""
-    click.echo(visible(text))
+    with writing(STDOUT):
+        click.echo(visible(text))
 
 
-def visible(text: str, keep: str = "") -> str:
-    """Text from outside without what a terminal would obey."""
-    return "".join(c if c.isprintable() or c in keep else "\N{REPLACEMENT CHARACTER}" for c in text)
+def visible(text: str) -> str:
+    """Text from outside without what a terminal would obey, on one line."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def size(count: int) -> str:
@@ -75,7 +85,8 @@ def moment(millis: int) -> str:
 
 def print_json(document: object) -> None:
     """One JSON document on stdout, in ASCII: a file's name that is no UTF-8 survives as Python reads it back."""
-    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    with writing(STDOUT):
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
 def tell_or_print(document: object, text: str, as_json: bool) -> None:
@@ -101,7 +112,7 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     width = max(map(len, titles))
     for row in rows:
         for title, cell in zip(titles, row, strict=True):
-            screen.print(f"{title:<{width}}  {visible(str(cell))}", soft_wrap=True)
+            screen.print(f"{title:<{width}}  {cell}", soft_wrap=True)
         screen.print()
 
 

@@ -8,8 +8,11 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from secrets import token_hex
 from types import TracebackType
 from typing import Final, NamedTuple, Self
+
+from ullage.beneath import rename_to_free
 
 PART: Final = re.compile(r"\.ullage-[^/]{1,64}\.part")
 
@@ -18,6 +21,9 @@ NAME_BYTES_MAX: Final = 255
 
 NO_HARD_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 """What a filesystem without them says: FAT, some network shares."""
+
+LINKS_MAX: Final = 40
+"""Of one path, on Linux."""
 
 CONTINUES: Final = range(0x80, 0xC0)
 """Bytes of UTF-8 that no character begins with."""
@@ -60,6 +66,27 @@ def identity_of(name: str, folder: int | None = None) -> FileIdentity | None:
     return FileIdentity(found.st_dev, found.st_ino)
 
 
+def found_at(path: str | os.PathLike[str]) -> os.stat_result | None:
+    """What a path leads to; None if nothing is there. OSError, such as of links that lead round in a circle."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def own_descriptor(path: str) -> int | None:
+    """Which of this process's descriptors a path means, such as /dev/stdout, or /dev/fd/63 of a shell's `>(...)`."""
+    for _ in range(LINKS_MAX):
+        folder, name = os.path.split(path)
+        if os.path.realpath(folder) == f"/proc/{os.getpid()}/fd":
+            return int(name) if name.isdecimal() else None
+        try:
+            path = os.path.join(folder, os.readlink(path))
+        except OSError:  # no link
+            return None
+    return None
+
+
 def usual_mode() -> int:
     """The permissions of a new file of this process."""
     mask = os.umask(0o077)  # there is no other way to ask; a file that another thread makes meanwhile is closed
@@ -79,10 +106,8 @@ class PartFile:
         self.id = id
         self.folder = folder
         self._left = self._take_left()
-        # O_EXCL follows no link: it finds the name taken.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(self.part, flags, 0o600, dir_fd=folder)
+            self._descriptor = self._opened()
         except BaseException:
             self._close_left()
             raise
@@ -115,6 +140,12 @@ class PartFile:
         finish(f"/proc/self/fd/{self._descriptor}")
         os.fsync(self._descriptor)
 
+    def is_as(self, name: str, *, is_dated: bool) -> bool:
+        """Whether the file of this name has the owner, the permissions and, if asked, the time of this one."""
+        own, found = os.fstat(self._descriptor), os.stat(name, dir_fd=self.folder, follow_symlinks=False)
+        is_same = (own.st_mode, own.st_uid, own.st_gid) == (found.st_mode, found.st_uid, found.st_gid)
+        return is_same and (not is_dated or own.st_mtime_ns == found.st_mtime_ns)
+
     def is_left_as(self, name: str) -> bool:
         """Whether a killed get gave its file of this FlowFile this name: both were the same file."""
         if self._left is None:
@@ -134,12 +165,20 @@ class PartFile:
 
     def replace(self, name: str) -> None:
         """Take the name from the file that has it, which is this FlowFile's or one of its earlier versions."""
-        if identity_of(self.part, self.folder) != self.identity:
-            raise FileNotFoundError(errno.ENOENT, "somebody took it away, or another get writes it", self.part)
+        self._require_own()
         os.rename(self.part, name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
 
+    def _require_own(self) -> None:
+        if identity_of(self.part, self.folder) != self.identity:
+            raise FileNotFoundError(errno.ENOENT, "somebody took it away, or another get writes it", self.part)
+
     def _move_to_free(self, name: str) -> None:
-        """An empty file keeps the name for it: a rename alone would replace whatever somebody put there meanwhile."""
+        """By a rename that replaces nothing. Where there is none, an empty file keeps the name for it, and is left by a
+        get that is killed just then: a plain rename alone would replace whatever somebody put there meanwhile.
+        """
+        self._require_own()
+        if rename_to_free(self.folder, self.part, name):
+            return
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self.folder))
         try:
             self.replace(name)
@@ -147,14 +186,27 @@ class PartFile:
             os.unlink(name, dir_fd=self.folder)
             raise
 
+    def _opened(self) -> int:
+        # O_EXCL follows no link: it finds the name taken.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return os.open(self.part, flags, 0o600, dir_fd=self.folder)
+        except FileExistsError:
+            # By somebody who has made it here once more, or whose it is where only owners remove files, such as /tmp.
+            self.part = part_name(f"{self.id}-{token_hex(4)}")
+            return os.open(self.part, flags, 0o600, dir_fd=self.folder)
+
     def _take_left(self) -> int | None:
-        """Hold what a killed get left, so that no other file can get its number, and free the name."""
+        """Hold what a killed get left, so that no other file can get its number, and free the name, if it may."""
         try:
             left = os.open(self.part, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.folder)
         except FileNotFoundError:
             return None
         try:
             os.unlink(self.part, dir_fd=self.folder)
+        except (PermissionError, IsADirectoryError):  # no get of this user left it
+            os.close(left)
+            return None
         except BaseException:
             os.close(left)
             raise

@@ -71,7 +71,7 @@ def put(
         with interrupts.allowed():
             sources, skipped = gather(paths, WantedOfTree(tree, follow), where.root_directory)
             if sync:
-                sources, unchanged, changed = compare(repository, queue, sources)
+                sources, unchanged, changed = compare(repository, queue, sources, common)
                 if changed:
                     say(f"{many(changed, 'file')} had changed: what was put of them before stays in the queue, too")
         with bar("Putting", sum(source.size for source in sources) or None) as progress:

@@ -24,10 +24,10 @@ class Compared(NamedTuple):
     changed: int
 
 
-def compare(repository: "Repository", queue: str, sources: Iterable[Source]) -> Compared:
+def compare(repository: "Repository", queue: str, sources: Iterable[Source], common: Mapping[str, str]) -> Compared:
     """Each file is known by where it lies and where it comes back, and unchanged if its size, type, time, permissions
-    and owner are: its content is not read. Stdin is always put. Some 200 bytes of memory for each FlowFile of the
-    queue.
+    and owner are: its content is not read. `common`: attributes that each gets instead of its own. Stdin is always put.
+    Some 200 bytes of memory for each FlowFile of the queue.
     """
     known: dict[bytes, bytes] = {}  # the newest version of each: get brings that back
     try:
@@ -37,8 +37,9 @@ def compare(repository: "Repository", queue: str, sources: Iterable[Source]) -> 
         return Compared(list(sources), 0, 0)
     left, unchanged, changed = [], 0, 0
     for source in sources:
-        found = None if source.path == STDIN else known.get(_digest(source.attributes, PLACE))
-        if found is not None and _state(source.attributes, source.size) == found:
+        attributes = {**source.attributes, **common}
+        found = None if source.path == STDIN else known.get(_digest(attributes, PLACE))
+        if found is not None and _state(attributes, source.size) == found:
             unchanged += 1
         else:
             left.append(source)

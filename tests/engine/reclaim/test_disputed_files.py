@@ -172,3 +172,30 @@ def test_what_cannot_be_read_beside_a_run_is_no_difference(workshop: Workshop) -
     repository = workshop.restart("crash")
     index = max(entry.claim.index for entry in repository.ledger.entries())
     assert repository.spaces.claims.difference(index) == ""
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_repair_neither_forgets_nor_seals_what_is_disputed(workshop: Workshop, *, is_gone: bool) -> None:
+    """It says so instead; who finds file and memory as they were has all of it."""
+    repository = workshop.make(compaction={"deleted_retention": 0})
+    ids = put(repository, 0, 20)
+    cool(repository)
+    entry = the_entry(repository)
+    for claim in [*claims_by_id(repository, ids).values()][0 if is_gone else 10 :]:
+        entry.remove(claim)
+    (content,) = workshop.path.glob("c*/*/*-*")
+    before = content.read_bytes()
+    if is_gone:
+        content.unlink()
+    else:
+        content.write_bytes(before[:-5])
+    workshop.expects_problems = True
+
+    plan = repository.repair.plan()
+
+    assert plan.steps == ()
+    assert [each for each in plan.report.problems if "a handle in a run claims" in each]
+    repository.repair.execute(plan)
+    content.write_bytes(before)
+    workshop.expects_problems = False
+    require(workshop.restart("crash"), ids)

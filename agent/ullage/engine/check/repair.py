@@ -22,9 +22,10 @@ from ullage.engine.ledger.placement import end_in_use
 from ullage.engine.ledger.resources import ResourceEntry
 from ullage.engine.model import ResourceClaim, ResourceClaimGone
 from ullage.engine.reclaim.execute import charged_bytes
+from ullage.engine.reclaim.liveness import LivenessScanner
 from ullage.engine.reclaim.reclamation import Reclaimer
 from ullage.engine.uninterrupted import uninterrupted
-from ullage.errors import ContentMissing
+from ullage.errors import ContentMissing, RepositoryDamaged
 from ullage.wire.upkeep import CheckReport
 
 
@@ -64,8 +65,11 @@ class RepairPlan:
 class Repair:
     """Plans what can be mended in one open repository, and does it."""
 
-    def __init__(self, parts: CheckedParts, root: str, reclamation: Reclaimer, committer: Committer) -> None:
+    def __init__(
+        self, parts: CheckedParts, root: str, scanner: LivenessScanner, reclamation: Reclaimer, committer: Committer
+    ) -> None:
         self._parts = parts
+        self._scanner = scanner
         self._root = root
         self._reclamation = reclamation
         self._committer = committer
@@ -79,10 +83,17 @@ class Repair:
             for orphan in parts.content.orphans(parts.ledger.claim)
             if orphan.claim is not None
         ]
+        disputed: list[str] = []
         for entry in parts.ledger.entries():
-            step = self._mend_entry(entry)
+            try:
+                step = self._mend_entry(entry)
+            except RepositoryDamaged as error:
+                disputed.append(str(error))
+                continue
             if step is not None:
                 steps.append(step)
+        others = [each for each in disputed if each not in report.problems]
+        report = msgspec.structs.replace(report, problems=(*report.problems, *others))
         known = parts.ledger.swaps.keys() | parts.ledger.retired_swaps.keys()
         unknown = [name for name in parts.swap_files.names() if name not in known]
         # A record that was set aside may be what names it.
@@ -105,7 +116,10 @@ class Repair:
                 self._parts.files.unlink(step.path)
 
     def _mend_entry(self, entry: ResourceEntry) -> RepairStep | None:
-        """The mend of one resource claim: only of bytes that no claim names, and only once nobody appends to it."""
+        """The mend of one resource claim: only of bytes that no claim names, and only once nobody appends to it.
+
+        RepositoryDamaged where handles in runs say something else of its claims than memory does.
+        """
         content, ledger = self._parts.content, self._parts.ledger
         claim = entry.claim
         if not claim.sealed or entry.has_intent or entry.relocation is not None:
@@ -114,12 +128,16 @@ class Repair:
             return None
         path, length = content.path_of(claim), content.length_of(claim)
         if length is None:
-            is_gone = entry.is_free and not entry.sources and not self._is_anywhere(claim)
-            return RepairStep(Mend.FORGET, path, claim.index) if is_gone else None
+            if not entry.is_free or entry.sources or self._is_anywhere(claim):
+                return None
+            self._scanner.require_undisputed(claim.index)
+            return RepairStep(Mend.FORGET, path, claim.index)
         with ledger.lock:
             end = end_in_use(ledger, entry)
         if length == claim.length or length < end:
             return None
+        # | memory has wrongly forgotten X, behind `end` | sealed without it | the handle that claims X is cut off
+        self._scanner.require_undisputed(claim.index)
         return RepairStep(Mend.RESEAL, path, claim.index, length)
 
     @uninterrupted

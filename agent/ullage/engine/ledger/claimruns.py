@@ -79,6 +79,11 @@ class NewHandles:
         self._run.give_up()
         self._claims.give_up()
 
+    def discard(self) -> None:
+        """Remove what was finished."""
+        self.give_up()
+        self.close()
+
     def close(self) -> None:
         """What is not finished, or given up, is removed, now or with other leftovers."""
         try:

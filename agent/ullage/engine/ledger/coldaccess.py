@@ -17,10 +17,12 @@ from ullage.engine.batches import require_readable
 from ullage.engine.ledger.coldhandles import ColdPart, ColdRun, FoundHandle, behind
 from ullage.engine.ledger.coldshares import Tally, count_in, wrong_shares
 from ullage.engine.ledger.resident import KeptRecords
+from ullage.engine.ledger.runlistings import given_up_blocks
 from ullage.engine.ledger.state import LedgerState
 from ullage.engine.ledger.view import LedgerView
-from ullage.engine.model import FlowFileRecord, format_uuid
+from ullage.engine.model import FlowFileRecord, RunFile, format_uuid
 from ullage.engine.packs import PackRows
+from ullage.engine.runs.rows import BlockDamaged
 from ullage.engine.uninterrupted import uninterrupted
 
 _by_uuid = attrgetter("uuid")
@@ -89,6 +91,24 @@ class ColdAccess(LedgerState):
                 self._take_in(found)
                 record = found.record
         return record
+
+    def _read_after_all(self, given_up: RunFile) -> Iterator[bytes]:
+        """At a start: handles that it has read, and counted, of what the log gives up. They are in memory from now on;
+        called under the lock.
+        """
+        run = next((run for run in self.cold.runs if run.listed.number == given_up.number), None)
+        if run is None or not self.cold.is_replaying:
+            return
+        numbers = given_up_blocks(given_up)
+        for number in [number for number in run.blocks() if number in numbers or not given_up.rows]:
+            try:
+                found = run.handles(number)
+            except BlockDamaged as error:
+                self.cold.pass_over(given_up.number, error)
+                continue
+            for each in found:
+                self._take_in(each)
+                yield each.record.uuid
 
     def loaded_counts(self) -> dict[int, int] | None:
         """At a start: how many claims there are of each resource claim that waits for more. None: one does not."""

@@ -149,6 +149,13 @@ class ColdRun:
         except UNDECODABLE as error:
             raise self.undecodable(number, error) from error
 
+    def handles(self, number: int) -> "list[FoundHandle]":
+        """Those of a block. BlockDamaged."""
+        block, rows = self.read(number)
+        there = compress(enumerate(zip(rows.uuids, block, strict=True)), self.visible(number, self.gone))
+        first = 0 if self.run is None else self.run.first_row(number)
+        return [FoundHandle(self, first + place, record_of(uuid, row.value)) for place, (uuid, row) in there]
+
     def visible(self, number: int, gone: bytes | bytearray) -> list[bool]:
         """Of the rows of a block, which are handles, where these are gone."""
         assert self.run is not None, "a run that cannot be read has no blocks"
@@ -286,11 +293,18 @@ class ColdPart(NamedTuple):
 class MergedHandles:
     """A run that holds what several hold, and takes their place with the next snapshot."""
 
-    def __init__(self, runs: Sequence[ColdRun], new: ColdRun, left: list[bytes], close: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        runs: Sequence[ColdRun],
+        new: ColdRun,
+        left: list[bytes],
+        close: Callable[[], object],
+        discard: Callable[[], object],
+    ) -> None:
         """`left` are those that left these runs since the merge began: their rows in the new one are gone. `close` lets
-        go of its file.
+        go of its file, which `discard` removes as well: no snapshot may list it then.
         """
-        self.runs, self.new, self.left, self.close = tuple(runs), new, left, close
+        self.runs, self.new, self.left, self.close, self.discard = tuple(runs), new, left, close, discard
         self.resolved = 0
         """How many of these are gone in the new one."""
 

@@ -11,14 +11,14 @@ content file is still written to, of which a backup asks how far they reach.
 
 import errno
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from heapq import merge as heap_merge
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import compress
 from typing import Final, NamedTuple
 
 from ullage.engine.ledger.claimrows import RESOURCE_BITS
 from ullage.engine.ledger.claimruns import BYTES_OF_CLAIM, ClaimRuns, NewHandles, WrittenHandles
-from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles, PassOver
+from ullage.engine.ledger.coldhandles import ColdMoment, ColdRun, MergedHandles
 from ullage.engine.ledger.coldshares import (
     SaidShares,
     Tally,
@@ -28,13 +28,14 @@ from ullage.engine.ledger.coldshares import (
     shares_of,
     wrong_said,
 )
+from ullage.engine.ledger.handlemerge import HandleMerge
 from ullage.engine.ledger.ledger import Ledger
 from ullage.engine.ledger.rundamages import RunDamages
 from ullage.engine.ledger.runfiles import RunFiles
 from ullage.engine.ledger.runlistings import with_gone
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import HandlePack, Operation, RestingShares, RunFile
-from ullage.engine.packs import ClaimRow, PackRows, only, packed_rows, record_of, rows_of
+from ullage.engine.packs import PackRows, only, packed_rows, record_of, rows_of
 from ullage.engine.runs.rows import BlockDamaged, RunRow, key_of
 from ullage.engine.runs.tiers import mergeable
 from ullage.engine.uninterrupted import uninterrupted
@@ -51,7 +52,6 @@ GONE_SHARE: Final = 2
 STEP_BYTES: Final = 1 << 20
 """What one step of a merge takes from its runs, at most."""
 
-_ROW_BYTES: Final = 20
 _BYTES_OF_ROW: Final = 110 + BYTES_OF_CLAIM
 """About what a handle takes in a run and beside it."""
 
@@ -81,13 +81,16 @@ class HandleRuns:
         self.files = files
         self.claims = claims
         self.rows_min = ROWS_MIN
-        self.damages = RunDamages(ledger, files, ledger.release_unread)
+        self.damages = RunDamages(ledger, files, ledger.release_unread, self._unmerged)
         self._ledger = ledger
         self._cold = ledger.cold
         ledger.cold.note, ledger.cold.mended = self.damages.note, self.damages.forget
         self._coming: _Coming | None = None
         self._kept_back = 0
         """Handles that the last run left where they were: as long as no others come there is none to write."""
+
+        self._left_out: frozenset[int] = frozenset()
+        """Runs that memory has, and that the snapshot which a start would find may not list any more."""
 
         self._wrong: list[str] = []
         """Where the totals of the start's snapshot were others than those of its handles, which count."""
@@ -142,6 +145,7 @@ class HandleRuns:
         tally: Tally = {}
         run, moved = self._write(view, listed, beside, tally)
         self._coming = _Coming(run, moved, tally, merged, dropped)
+        self._left_out |= _numbers((*replaced, *dropped))  # a rename that fails may have come to pass
         if listed:
             yield [*listed, *beside]
             if view.has_shares:
@@ -156,6 +160,7 @@ class HandleRuns:
         coming, self._coming = self._coming, None
         if coming is None:
             return
+        self._left_out = frozenset()
         if coming.merged is not None:
             self._adopt(coming.merged)
         new: list[ColdRun] = []
@@ -290,7 +295,27 @@ class HandleRuns:
     def _abandon(self, merged: MergedHandles) -> None:
         with self._ledger.lock:
             self._forget(merged)
-        merged.close()
+        merged.close()  # a snapshot may list it, whose rename failed: the next one's removes it
+
+    @contextmanager
+    def _unmerged(self, number: int) -> Iterator[bool]:
+        """While this lasts a run is made into no other one, and what was to become of it is given up; whether every
+        snapshot that a start may find lists it. Called while there is no checkpoint.
+        """
+        with self._step_lock:
+            if number in self._left_out:
+                yield False
+                return
+            # merged, ready: has a block's handles | the block is given up | next snapshot: they are back
+            merge, merged = self._merge, self._cold.merged
+            if merge is not None and number in _numbers(merge.runs):
+                self._give_up()
+            if merged is not None and number in _numbers(merged.runs):
+                with self._ledger.lock:
+                    self._forget(merged)
+                merged.discard()
+            yield True
+            self._tried = ()  # what could not be merged for the sake of a block can be without it
 
     def _adopt(self, merged: MergedHandles) -> None:
         """Its runs make room for it. Who left them meanwhile has left it too."""
@@ -304,6 +329,7 @@ class HandleRuns:
             try:
                 merged.resolve(count)
             except BlockDamaged:  # memory goes on with those that it was made of: the next snapshot lists them again
+                self._left_out = _numbers(merged.runs)
                 self._abandon(merged)
                 return
         merged.close()
@@ -422,57 +448,12 @@ class HandleRuns:
             merge.close()
 
 
-class HandleMerge:
-    """Runs of handles becoming one. Used by one thread at a time."""
-
-    def __init__(self, new: NewHandles, runs: tuple[ColdRun, ...], left: list[bytes], pass_over: PassOver) -> None:
-        """`new` becomes that one; `left` gets those that leave these runs from now on; `pass_over` is told what cannot
-        be read.
-        """
-        self.runs = runs
-        self._left = left
-        self._new = new
-        self._rows = heap_merge(*(_rows_there(run, pass_over) for run in runs))
-
-    def step(self, bytes_max: int) -> bool:
-        """Merge so many bytes; whether it was the last of them. BlockDamaged."""
-        done = 0
-        for row, claim in self._rows:
-            self._new.add(row, claim)
-            done += _ROW_BYTES + len(row.value)
-            if done >= bytes_max:
-                return False
-        return True
-
-    def finish(self, opened: Callable[[WrittenHandles], ColdRun]) -> MergedHandles | None:
-        """Make it durable; None: nothing was left."""
-        if not self._new.rows:
-            return None
-        finished = self._new.finish(through=max(run.listed.through for run in self.runs))
-        try:
-            return MergedHandles(self.runs, opened(finished), self._left, self._new.close)
-        except BlockDamaged:
-            self._new.give_up()  # it does not read back
-            raise
-
-    def close(self) -> None:
-        """What is not finished is as if it had not begun."""
-        self._new.close()
-
-
-def _rows_there(run: ColdRun, pass_over: PassOver) -> Iterator[tuple[RunRow, ClaimRow | None]]:
-    """Those that are handles when they are read, and what they claim: whoever leaves later is told of. BlockDamaged."""
-    for number in run.blocks():
-        try:
-            block, rows = run.read(number)
-        except BlockDamaged as error:
-            pass_over(run.listed.number, error)
-            raise
-        yield from compress(zip(block, rows.claims, strict=True), run.visible(number, run.gone))
-
-
 def _has_rows(listed: RunFile) -> bool:
     return listed.rows > 0  # else all of it was given up
+
+
+def _numbers(runs: Iterable[ColdRun]) -> frozenset[int]:
+    return frozenset(run.listed.number for run in runs)
 
 
 def _by_number(listed: RunFile) -> int:

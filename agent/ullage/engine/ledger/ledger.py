@@ -79,7 +79,7 @@ class Ledger(ColdAccess):
             LeaseRecord: self._set_lease,
             LeaseEnd: self._end_lease,
             Answer: self._remember,
-            RunFile: self.list_run,
+            RunFile: self._list_run,
             RestingShares: lambda listed, *_: self.cold.list_shares(listed),
             StagedWrite: self._set_write,
             Staged: self._stage,
@@ -392,6 +392,11 @@ class Ledger(ColdAccess):
             raise RepositoryDamaged(
                 f"transaction {transaction} stages contents of write {format_uuid(operation.write)}, which is unknown"
             )
+
+    def _list_run(self, listed: RunFile, *when: int) -> None:
+        # start: reads block, counts X | log, by who could not read it: given up | X is free: deleted | who needs X?
+        self._delete(Delete(b"".join(self._read_after_all(listed))), *when)
+        self.list_run(listed)
 
     def _leave_output(self, source: int, relocation: Relocation) -> None:
         output = self.entry(relocation.output)
