@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.shipping.test_fence import SERDE
-from tests.shipping.test_fenced import Shipping, begun_again
-from tests.shipping.test_fenced import shipping as shipping
+from tests.shipping.test_fenced import Shipping, begun_again, shipping as shipping
 from tests.shipping.test_restoration_resumes import SHIPPED
 from tests.support import spec_at
 from ullage.embedded.replication import Replication
