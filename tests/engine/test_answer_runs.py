@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.test_cold_handles import cool, put, require
 from tests.support import ManualClock, Workshop, cut, flip, spec_at
 from tests.threads import begin
 from ullage.engine.backuptally import Tally
@@ -119,9 +120,11 @@ def test_a_key_in_a_damaged_block_is_refused_and_all_others_are_served(workshop:
     """Also one whose older answer stands in a run that is whole: a later one may have replaced it."""
     repository = workshop.make()
     answer(repository, *keys("a"))
-    repository.checkpoint()
+    ids = put(repository, 0, 20)
+    cool(repository)
     answer(repository, *keys("a")[:1], *keys("b"))
-    repository.checkpoint()
+    ids |= put(repository, 20, 20)
+    cool(repository)
     run = repository.ledger.answers.runs()[1]
     opened = repository.spaces.answers.files.run(run)
     places = {key: int.from_bytes(key[:8], "big") for key in keys("b")}
@@ -154,6 +157,7 @@ def test_a_key_in_a_damaged_block_is_refused_and_all_others_are_served(workshop:
         assert repository.check(deep=True).problems == ()
         assert all_told(repository, [key for key in keys("b") if key not in lost]) == {"answered"}
         assert all_told(repository, sorted(lost & set(keys("b")))) == {"new"}
+        require(repository, ids)  # in runs of the same numbers
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "missing", "older"])
@@ -161,7 +165,8 @@ def test_without_its_head_all_that_a_run_may_hold_is_refused(workshop: Workshop,
     """Start and check name it, other runs are served where it is not asked first, and giving it up ends it."""
     repository = workshop.make()
     answer(repository, *keys("a"))
-    repository.checkpoint()
+    ids = put(repository, 0, 20)
+    cool(repository)
     answer(repository, *keys("b"))
     repository.checkpoint()
     workshop.close()
@@ -189,6 +194,7 @@ def test_without_its_head_all_that_a_run_may_hold_is_refused(workshop: Workshop,
         repository = workshop.restart(how_to_end)
         assert all_told(repository, keys("b")) == {"answered"}
         assert all_told(repository, keys("a")) == {"new"}
+        require(repository, ids)  # in a run of the same number
     assert run_files(workshop) == [second]
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from msgspec.structs import astuple
 
 from ullage.engine.batches import require_readable
-from ullage.engine.ledger.coldhandles import ColdPart, ColdRun, FoundHandle, behind
+from ullage.engine.ledger.coldhandles import HANDLES_SPACE, ColdPart, ColdRun, FoundHandle, behind
 from ullage.engine.ledger.coldshares import Tally, count_in, wrong_shares
 from ullage.engine.ledger.resident import KeptRecords
 from ullage.engine.ledger.runlistings import given_up_blocks
@@ -96,8 +96,10 @@ class ColdAccess(LedgerState):
         """At a start: handles that it has read, and counted, of what the log gives up. They are in memory from now on;
         called under the lock.
         """
+        if given_up.space != HANDLES_SPACE or not self.cold.is_replaying:
+            return  # each key space numbers its runs: those of answers took handles along that nobody had given up
         run = next((run for run in self.cold.runs if run.listed.number == given_up.number), None)
-        if run is None or not self.cold.is_replaying:
+        if run is None:
             return
         numbers = given_up_blocks(given_up)
         for number in [number for number in run.blocks() if number in numbers or not given_up.rows]:

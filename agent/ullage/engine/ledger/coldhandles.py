@@ -150,11 +150,15 @@ class ColdRun:
             raise self.undecodable(number, error) from error
 
     def handles(self, number: int) -> "list[FoundHandle]":
-        """Those of a block. BlockDamaged."""
+        """Those of a block that are there. BlockDamaged."""
+        assert self.run is not None, "a run that cannot be read has no blocks"
         block, rows = self.read(number)
         there = compress(enumerate(zip(rows.uuids, block, strict=True)), self.visible(number, self.gone))
-        first = 0 if self.run is None else self.run.first_row(number)
-        return [FoundHandle(self, first + place, record_of(uuid, row.value)) for place, (uuid, row) in there]
+        first = self.run.first_row(number)
+        try:
+            return [FoundHandle(self, first + place, record_of(uuid, row.value)) for place, (uuid, row) in there]
+        except UNDECODABLE as error:
+            raise self.undecodable(number, error) from error
 
     def visible(self, number: int, gone: bytes | bytearray) -> list[bool]:
         """Of the rows of a block, which are handles, where these are gone."""
