@@ -23,7 +23,7 @@ from ullage_agent.cli.app import app
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import FileFacts, FileType, give
 from ullage_agent.cli.newfiles import MADE, NewFiles, TreeFiles, TreeSoFar
-from ullage_agent.cli.partfiles import name_beside, part_name, usual_mode
+from ullage_agent.cli.partfiles import name_beside, own_descriptor, part_name, usual_mode
 
 LONG = "ä" * 127 + "x"
 CONTENTS = {name: name.encode() * 9 for name in ("taken", LONG, "open")}
@@ -264,6 +264,18 @@ def test_what_the_process_has_open_is_written_as_it_stands(
 
     assert ended.stdout == (b"content" if is_pipe else None)
     assert (tmp_path / "out").read_bytes() == (b"before " if is_pipe else b"before content")
+
+
+def test_what_nobody_gave_to_the_process_is_not_written(tmp_path: Path) -> None:
+    """A number without its redirection is what the process has opened by itself, such as a log, or nothing."""
+    with (tmp_path / "log").open("wb") as file:
+        number = file.fileno()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            own_descriptor(f"/dev/fd/{number}")
+        os.set_inheritable(number, True)
+        assert own_descriptor(f"/dev/fd/{number}") == number
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        own_descriptor(f"/dev/fd/{number}")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])

@@ -16,6 +16,7 @@ from tests.cli.test_commands import configure, put, root as root, ullage, ullage
 from ullage.beneath import opened_folder
 from ullage_agent.cli.exits import ExitCode
 from ullage_agent.cli.filefacts import MODIFIED, PERMISSIONS, FileType, attributes_of, facts_of
+from ullage_agent.cli.get import BATCH_FLOW_FILES
 from ullage_agent.cli.interrupts import interrupts
 from ullage_agent.cli.newfiles import TreeFiles, TreeSoFar, tree_place_of
 from ullage_agent.cli.sources import SourceUnreadable, Target, pieces_of_source
@@ -326,6 +327,9 @@ def test_what_became_a_directory_between_two_puts_is_one(root: Path, tmp_path: P
         (source / name).unlink()
         (source / name).mkdir()
     (source / "x" / "below").write_bytes(b"content")
+    for number in range(BATCH_FLOW_FILES):  # the file has lost its name by now, and its number may be the directory's
+        (source / "w" / str(number)).mkdir(parents=True)
+    (source / "x" / "last").write_bytes(b"content")
     ullage("put", "--tree", "--sync", "-q", "tree", source, root=root)
 
     ullage("get", "--tree", "-q", "tree", "-o", tmp_path / "back", root=root)

@@ -44,17 +44,12 @@ def spark_home(jvm_options: str) -> Path:
     key = hashlib.sha256("\0".join(what).encode() + java + Path(__file__).read_bytes()).hexdigest()[:16]
     home = cache_root() / "spark" / key
     with locked(home.with_suffix(".lock")):
-        if not home.exists():
-            made = home.with_suffix(".new")
-            shutil.rmtree(made, ignore_errors=True)
-            _link(made)
-            # The archive knows its jars by path: they are where they will be, or it is of no use.
-            made.rename(home)
-            try:
-                _train(home, jvm_options)
-            except BaseException:
-                shutil.rmtree(home)
-                raise
+        whole = home / "whole"
+        if not whole.exists():
+            shutil.rmtree(home, ignore_errors=True)
+            _link(home)
+            _train(home, jvm_options)
+            whole.touch()
     return home
 
 

@@ -396,12 +396,15 @@ class TreeFiles(NewFiles):
         that place goes, as an earlier version does.
         """
         for depth, name in enumerate(below):
-            known, identity = self._tree.files.get((below[:depth], name), ("", None))
+            place = (below[:depth], name)
+            known, identity = self._tree.files.get(place, ("", None))
             if identity is None or not known or not origin.startswith(f"{known}{name}/"):
                 continue
             above, folder = self._folder(below[:depth])
             if above == below[:depth] and identity_of(name, folder) == identity:
                 os.unlink(name, dir_fd=folder)
+                # The directory that takes its place may get its number, and would be taken for it.
+                del self._tree.files[place]
                 self._changed.add(folder)
                 self.written.pop((folder, name), None)
 

@@ -75,11 +75,18 @@ def found_at(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def own_descriptor(path: str) -> int | None:
-    """Which of this process's descriptors a path means, such as /dev/stdout, or /dev/fd/63 of a shell's `>(...)`."""
+    """Which of this process's descriptors a path means, such as /dev/stdout, or /dev/fd/63 of a shell's `>(...)`.
+    OSError: one that nobody gave to it.
+    """
     for _ in range(LINKS_MAX):
         folder, name = os.path.split(path)
         if os.path.realpath(folder) == f"/proc/{os.getpid()}/fd":
-            return int(name) if name.isdecimal() else None
+            if not name.isdecimal():
+                return None
+            # What this process opened by itself is not inheritable: /dev/fd/9 without `9>file` may be a log of content.
+            if not os.get_inheritable(int(name)):
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+            return int(name)
         try:
             path = os.path.join(folder, os.readlink(path))
         except OSError:  # no link
