@@ -4,6 +4,7 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from tests.threads import in_thread
 from ullage.engine.engine import Engine
 from ullage.engine.ledger import handleruns
 from ullage.engine.ledger.aside import named_by
+from ullage.engine.ledger.coldhandles import ColdRun
 from ullage.engine.ledger.view import LedgerView
 from ullage.engine.model import Operation, parse_uuid
 from ullage.engine.salvaging import salvage
@@ -204,6 +206,49 @@ def test_what_comes_back_while_a_checkpoint_writes_is_in_one_place(workshop: Wor
     repository.checkpoint()
     repository = workshop.restart("crash")
     assert (cold_of(repository), in_memory(repository)) == (299, 1)
+    require(repository, ids)
+
+
+def test_a_run_that_empties_while_a_checkpoint_writes_counts_for_its_snapshot(workshop: Workshop) -> None:
+    """Its last handle is nowhere else as of the snapshot's moment; it was lost with the next start."""
+    repository = workshop.make()
+    ids = put(repository, 0, 1)
+    cool(repository)
+    (last,) = ids
+    written = repository.spaces.handles.written
+
+    def changing(view: LedgerView) -> Iterator[Sequence[Operation]]:
+        repository.handles.delete(last)
+        yield from written(view)
+
+    repository.spaces.handles.written = changing  # type: ignore[method-assign]
+    repository.checkpoint()
+    repository = workshop.restart("crash")
+    assert repository.set_aside.count == 0
+    repository.handles.undelete(last)
+    require(repository, ids)
+
+
+def test_no_merge_begins_while_handles_leave_memory(workshop: Workshop) -> None:
+    """Those that come to be shown behind its reading were in no run any more."""
+    repository = workshop.make()
+    ids = put(repository, 0, 100)
+    repository.ledger.records.pack(0)
+    ids |= put(repository, 100, 500)
+    handles = repository.spaces.handles
+    let_go = handles._let_go
+    steps: list[bool] = []
+
+    def merging(run: ColdRun, moved: Any) -> None:
+        let_go(run, moved)
+        steps.append(handles.merge_step())
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(handles, "_let_go", merging)
+        cool(repository)
+    assert len(steps) > 1
+    assert not any(steps)
+    merge(repository)
     require(repository, ids)
 
 

@@ -76,7 +76,8 @@ class ColdAccess(LedgerState):
     def _take_in(self, found: FoundHandle) -> None:
         """A cold handle is in memory from now on, if it is where it was found; called under the lock."""
         run, row, record = found
-        if run in self.cold.runs and not run.is_gone(row):
+        # Who found it held no lock: meanwhile it may have left, or its block have been given up, and is counted out.
+        if run in self.cold.runs and run.is_there(row):
             if self._view is not None:
                 self._view.keep_flow_files(record.uuid[0])
             self.records.warm(record)  # first: with its share lowered nobody may need its file
@@ -104,7 +105,8 @@ class ColdAccess(LedgerState):
         numbers = given_up_blocks(given_up)
         for number in [number for number in run.blocks() if number in numbers or not given_up.rows]:
             try:
-                found = run.handles(number)
+                there = compress(run.rows(number).uuids, run.visible(number, run.gone))
+                found = [each for each in map(run.find, there) if each is not None]
             except BlockDamaged as error:
                 self.cold.pass_over(given_up.number, error)
                 continue

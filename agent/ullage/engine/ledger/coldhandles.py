@@ -149,17 +149,6 @@ class ColdRun:
         except UNDECODABLE as error:
             raise self.undecodable(number, error) from error
 
-    def handles(self, number: int) -> "list[FoundHandle]":
-        """Those of a block that are there. BlockDamaged."""
-        assert self.run is not None, "a run that cannot be read has no blocks"
-        block, rows = self.read(number)
-        there = compress(enumerate(zip(rows.uuids, block, strict=True)), self.visible(number, self.gone))
-        first = self.run.first_row(number)
-        try:
-            return [FoundHandle(self, first + place, record_of(uuid, row.value)) for place, (uuid, row) in there]
-        except UNDECODABLE as error:
-            raise self.undecodable(number, error) from error
-
     def visible(self, number: int, gone: bytes | bytearray) -> list[bool]:
         """Of the rows of a block, which are handles, where these are gone."""
         assert self.run is not None, "a run that cannot be read has no blocks"
@@ -197,6 +186,10 @@ class ColdRun:
     def is_given_up(self, row: int) -> bool:
         """Whether a person does without a row."""
         return self.run is not None and bool(self._given_up) and self.run.block_with(row) in self._given_up
+
+    def is_there(self, row: int) -> bool:
+        """Whether a row is a handle that nobody does without."""
+        return bool(self.listed.rows) and not self.is_gone(row) and not self.is_given_up(row)
 
     def has_given_up(self, block: int | None) -> bool:
         """Whether a person does without one of its blocks, or without all of them."""
@@ -322,9 +315,10 @@ class MergedHandles:
 
 
 class ColdMoment(NamedTuple):
-    """The cold handles of one moment. `merged` was ready then, `left` had so many left it."""
+    """The cold handles of one moment. `empty` runs had none. `merged` was ready then, `left` had so many left it."""
 
     parts: list[ColdPart]
+    empty: list[ColdRun]
     merged: MergedHandles | None
     left: int
 
@@ -443,7 +437,7 @@ class ColdHandles:
     def take(self, found: FoundHandle) -> bool:
         """A handle leaves its run, for memory; False: it is not there any more, or not there alone."""
         run, row, record = found
-        if run not in self.runs or run.is_gone(row):
+        if run not in self.runs or not run.is_there(row):
             return False
         run.hide(row)
         if record.claim is not None:
@@ -483,7 +477,8 @@ class ColdHandles:
         """Those of this moment."""
         merged = self.merged
         parts = [ColdPart(run, bytes(run.gone)) for run in self.runs]
-        return ColdMoment(parts, merged, len(merged.left) if merged is not None else 0)
+        empty = [run for run in self.runs if not run.count]
+        return ColdMoment(parts, empty, merged, len(merged.left) if merged is not None else 0)
 
     def replace(self, gone: Collection[ColdRun], new: Sequence[ColdRun]) -> None:
         """A published snapshot lists these instead of those."""

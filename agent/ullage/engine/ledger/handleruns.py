@@ -134,7 +134,10 @@ class HandleRuns:
         moment = view.cold
         merged = self._resolved(moment)
         replaced = merged.runs if merged is not None else ()
-        dropped = [part.run for part in moment.parts if part.run not in replaced and not part.run.count]
+        # Those that were empty at that moment: of what has left a run since, this snapshot knows nothing but the row.
+        #
+        # | moment | X, the last of run 1, is warmed and deleted | snapshot without run 1, which goes | restart: no X |
+        dropped = [run for run in moment.empty if run not in replaced]
         kept = [part for part in moment.parts if part.run not in replaced and part.run not in dropped]
         listed = [with_gone(part.run.listed, part.gone) for part in kept]
         runs = [part.run for part in kept]
@@ -416,6 +419,10 @@ class HandleRuns:
 
     def _begin(self) -> bool:
         with self._ledger.lock:
+            # Handles leave memory for a new run one by one, and are shown there as they do. It would look hollow, and
+            # who is shown behind the merge's reading would be in no run.
+            if not self._cold.shares.is_settled:
+                return False
             runs = [run for run in self._cold.runs if run.run is not None and run.listed.rows]
         runs = [run for run in runs if run.count and not self.damages.has(run.listed.number)]
         part = mergeable([run.listed.length for run in runs])
