@@ -26,8 +26,10 @@ from ullage.embedded.repository import EmbeddedRepository
 from ullage.embedded.session import EmbeddedSession
 from ullage.embedded.shares import FoundShare
 from ullage.engine.engine import Engine
+from ullage.engine.shipping import shipper
 from ullage.engine.shipping.adopting import adopt_share
 from ullage.engine.shipping.lease import OwnedLease, margin_of
+from ullage.engine.shipping.shareplace import LOG
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, CommitOutcomeUnknown, InvalidArgument, LeaseLapsed
 
@@ -101,6 +103,26 @@ def served(repository: EmbeddedRepository, session: EmbeddedSession) -> list[Cal
         lambda: repository.leases.acquire(600_000),
         commit,
     ]
+
+
+def test_a_start_that_is_tried_again_is_no_stranger_to_itself(leased: Leased, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the share under another name; the renewals of the first one found that, and the node fenced itself."""
+    with monkeypatch.context() as patched:
+        patched.setattr(shipper, "take_manifest", lambda *_: gone("get", "manifest"))
+        assert not leased.replication.step()
+
+    def renewing(kind: str, key: str) -> None:
+        if (kind, key.partition("/")[0]) == ("put", LOG):
+            leased.place.fault = lambda _kind, _key: None
+            leased.keeper.step()
+
+    leased.place.fault = renewing
+    assert leased.replication.step()
+    leased.keeper.step()
+
+    assert leased.place.fault is not renewing
+    leased.repository.handles.put(b"goes on")
+    assert leased.repository.state().is_ready
 
 
 def test_nothing_is_served_before_the_share_is_taken_nor_behind_the_lease(leased: Leased) -> None:

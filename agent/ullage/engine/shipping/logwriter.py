@@ -86,6 +86,9 @@ class LogWriter:
         `lease` is the writer's from the moment on at which it is one. `own`: the nonces of whom alone it is taken from.
         """
         asked = 0.0 if lease is None else lease.lease.ask(lease.term)
+        if lease is not None:
+            # took the share as x | bucket away before all was known | takes it as y | keeper renews x, finds y: "fenced"
+            lease.writer = None
         mine = EpochDocument(
             share=share,
             epoch=1,
