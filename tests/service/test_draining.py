@@ -73,3 +73,17 @@ def test_a_session_that_began_before_commits_nothing_new(drained: tuple[Reposito
         with pytest.raises(NodeDraining):
             session.commit()
     assert repository.queues.find("q").flow_files == 1
+
+
+def test_an_upload_that_began_before_is_not_acknowledged(drained: tuple[Repository, Running]) -> None:
+    """Its last piece came behind the drain: a node that was called drained held what only it had."""
+    repository, running = drained
+
+    def pieces() -> Iterator[bytes]:
+        yield bytes(4 << 20)  # more than is held in memory: it has its file by now
+        running.server.host.repository.drain(drains=True)
+        yield b"b"
+
+    with pytest.raises(NodeDraining):
+        repository.handles.put(pieces())
+    assert list(repository.handles.all()) == []

@@ -313,8 +313,10 @@ class HandleStore:
             records = new_records(HANDLE_QUEUE, claims, packed, now, expires)
             told = of_new(EventType.CREATE, len(records), COMPONENT, by) if self._parts.records_provenance else []
             uuids = [record.uuid for record in records]
+            # Here too: the last of a long upload may come behind the drain, when the node has been called drained.
+            creates = self._parts.admission.admitted(creates=True)
             with self.undecided.change(lambda: uuids):
-                self._parts.committer.commit([*also(uuids), *operations, *records, *told], creates=True)
+                self._parts.committer.commit([*also(uuids), *operations, *records, *told], creates=creates)
         writer.release(committed=True)  # only now may another session append to these files
         if expires:
             for record in records:

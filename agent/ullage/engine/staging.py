@@ -316,8 +316,9 @@ class Staging:
                 Staged(id, attempt, number, b"".join(uuids[at : at + UUIDS_MAX]))
                 for at in range(0, len(uuids), UUIDS_MAX)
             ]
+            creates = self._parts.admission.admitted(creates=True)  # here too: see `HandleStore.commit_new`
             self._parts.committer.commit(
-                [*self._renewal(write.record, now), *operations, *records, *staged], creates=True
+                [*self._renewal(write.record, now), *operations, *records, *staged], creates=creates
             )
         writer.release(committed=True)
         return uuids
