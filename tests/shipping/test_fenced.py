@@ -321,6 +321,10 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def too_many_open(*_: object) -> bytes:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
 @pytest.mark.parametrize("damage", [lambda data: b"{", lambda data: data.replace(b"fenced_by", b"fenced_bz")])
 def test_a_note_that_is_damaged_takes_nothing_until_somebody_says_so(
     shipping: Shipping, damage: Callable[[bytes], bytes]
@@ -381,7 +385,50 @@ def test_a_fence_that_finds_a_full_disk_is_noted_once_there_is_room(
         assert noted_fence(shipping.engine.files, shipping.engine.root) is None
     until(lambda: noted_fence(shipping.engine.files, shipping.engine.root) is not None, "it is noted")
     assert len(shipping.told) == 1
+    until(lambda: "can't be written" not in shipping.replication.status().problem, "that is told no more")
     shipping.replication.stop()
+
+
+def test_a_fence_is_noted_also_where_the_note_could_not_be_read(
+    shipping: Shipping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what it says then: it is read again until somebody does, at the latest by the stop; a fence that is
+    seen behind failures too.
+    """
+    shipping.replication.step()
+    shipping.place.fault = gone
+    shipping.replication.step()
+    shipping.place.fault = lambda _kind, _key: None
+    shipping.copied()
+    with monkeypatch.context() as patch:
+        patch.setattr(ownwriters, "read_file", too_many_open)
+        shipping.replication.start()
+        until(lambda: bool(shipping.told[1:]), "it is fenced")
+        assert "Too many open files" in shipping.replication.status().problem
+    shipping.replication.stop()
+    found = noted_fence(shipping.engine.files, shipping.engine.root)
+    assert found is not None
+    assert found.fenced_by == "node node-2"
+
+
+def test_nothing_is_acknowledged_while_it_is_asked_who_wrote_a_note_that_is_damaged(shipping: Shipping) -> None:
+    """Damaged since the start: the fence is the first to be said."""
+    shipping.replication.step()
+    shipping.copied()
+    with open(os.path.join(shipping.engine.root, NOTE), "wb") as note:
+        note.write(b"{")
+    looks: list[str] = []
+
+    def asked(kind: str, key: str) -> None:
+        if (kind, key) == ("get", EPOCH) and shipping.place.requests.count((kind, key)) == before + 2:
+            with pytest.raises(NodeFenced, match="is damaged"):
+                shipping.repository.handles.put(b"more")
+            looks.append(key)
+
+    before = shipping.place.requests.count(("get", EPOCH))
+    shipping.place.fault = asked
+    assert not shipping.replication.step()
+    assert looks
 
 
 def test_a_root_that_was_put_back_is_told_that_its_own_name_is_there(shipping: Shipping) -> None:

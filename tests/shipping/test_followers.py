@@ -101,6 +101,30 @@ def test_a_copy_that_never_wrote_does_not_claim_what_was_put_by_its_name(
         assert followed(shipping, tmp_path / "copy") == (None if is_behind else Follower(fence, True))
 
 
+def test_a_root_that_was_closed_when_all_was_shipped_has_all_of_it(shipping: Shipping, tmp_path: Path) -> None:
+    """Its mark says so, as long as nothing was committed behind it that may have been shipped since."""
+    shipped(shipping, b"one")
+    root = tmp_path / "copy"
+    shutil.copytree(shipping.engine.root, root)
+    with started(root, shipping) as copy:
+        copy.replication.start()
+        copy.repository.handles.put(b"two")
+        copy.repository.close()
+    shutil.copytree(root, tmp_path / "closed")
+    with started(root, shipping) as copy:
+        handle = copy.repository.handles.put(b"without shipping")
+    shutil.copytree(root, tmp_path / "back")
+    fence = newest_log(shipping.place) + 1
+    with started(root, shipping) as copy:
+        assert copy.replication.step()
+        copy.repository.handles.delete(handle)
+        assert copy.replication.step()
+    for closed, wanted in ((tmp_path / "closed", Follower(fence, True)), (tmp_path / "back", None)):
+        with started(closed, shipping) as copy:
+            assert not copy.replication.step()
+            assert followed(shipping, closed) == wanted
+
+
 @pytest.mark.parametrize("forget", [forget_writers, lambda files, root: files.unlink(os.path.join(root, NOTE))])
 def test_who_was_noted_to_take_a_share_from_has_not_written_as_this_root(
     shipping: Shipping, forget: Callable[[OsFiles, str], None]

@@ -145,7 +145,7 @@ class Shipper:
     def _part(self) -> None:
         """Somebody else has the share: how much is here alone is the last that is told."""
         self._absorb(self._parts.log.durable)
-        if self._mark is not None and self._mark.through == self._brought_back:
+        if self._mark is not None and self._mark.has_all(self._waiting, self._brought_back):
             self.wrote = self._mark.nonce
         with suppress(RepositoryDamaged, BucketUnavailable, BucketRefused):  # then nobody knows how much that is
             common, wrote = parted_after(self._place, self._share, self._parts.serde, self._waiting)
