@@ -6,7 +6,8 @@
     here and not there: made after the last that was shipped. It is put into the repository that goes on, with new ids
 
 What stood there when it was taken is the follower's, whatever became of it on either side. The follower need not be who
-adopted it last: a copy of the root may have gone on, removed some of it, and been adopted itself.
+adopted it last: a copy of the root may have gone on, removed some of it, and been adopted itself. That all that stood
+there was made here has to be noted (`ownwriters.py`): a copy lacks what its origin removed behind it.
 
     here    1 2 3 4              4 is here alone
     a copy  1 2 3 | x y          y removes what 2 made: it is not brought back
