@@ -83,9 +83,10 @@ def test_who_followed_a_root_is_told_by_its_note(shipping: Shipping, tmp_path: P
         assert followed(shipping, engine.root) == Follower(fence, not is_earlier)
 
 
+@pytest.mark.parametrize("is_idle", [False, True])
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_a_copy_that_never_wrote_does_not_claim_what_was_put_by_its_name(
-    shipping: Shipping, tmp_path: Path, is_behind: bool
+    shipping: Shipping, tmp_path: Path, is_behind: bool, is_idle: bool
 ) -> None:
     """It carries the note of the root. Only where its own log ends as what was shipped did, that is its own too."""
     shipped(shipping, b"one", b"two")
@@ -96,7 +97,8 @@ def test_a_copy_that_never_wrote_does_not_claim_what_was_put_by_its_name(
     fence = newest_log(shipping.place) + 1
     LogWriter.begin(shipping.place, shipping.share, "node-1", SERDE)  # the root, started once more
     with started(tmp_path / "copy", shipping) as copy:
-        copy.repository.handles.put(b"of the copy alone")
+        if not is_idle:
+            copy.repository.handles.put(b"of the copy alone")
         assert not copy.replication.step()
         assert followed(shipping, tmp_path / "copy") == (None if is_behind else Follower(fence, True))
 
