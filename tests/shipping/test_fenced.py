@@ -1,7 +1,5 @@
 """A node whose share somebody else writes, and which serves by no lease: it changes nothing any more, and is read."""
 
-import errno
-import os
 import threading
 import typing
 from collections.abc import Callable, Iterator
@@ -10,7 +8,6 @@ from typing import Final
 import pytest
 
 import ullage
-from tests.service.running import until
 from tests.shipping.explored import Program, Replayed, explore, is_epoch
 from tests.shipping.held import HeldShare, gone
 from tests.shipping.test_fence import SERDE, SHARE
@@ -42,7 +39,7 @@ from ullage.engine.servingright import CHANGES, ServingRight
 from ullage.engine.shipping import ownwriters
 from ullage.engine.shipping.adopting import adopt_share, owner_of
 from ullage.engine.shipping.logwriter import LogWriter
-from ullage.engine.shipping.ownwriters import NOTE, forget_writers, noted, noted_fence
+from ullage.engine.shipping.ownwriters import forget_writers, noted, noted_fence
 from ullage.engine.shipping.shareplace import EPOCH, Taken
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketRefused, BucketUnavailable, NodeFenced
@@ -315,73 +312,6 @@ def test_a_try_that_comes_late_is_the_roots_own(shipping: Shipping) -> None:
         assert not again.step()
         assert again.status().state == "failing"
         assert again.step()
-
-
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize("damage", [lambda data: b"{", lambda data: data.replace(b"fenced_by", b"fenced_bz")])
-def test_a_note_that_is_damaged_takes_nothing_until_somebody_says_so(
-    shipping: Shipping, damage: Callable[[bytes], bytes]
-) -> None:
-    """Nobody knows what it said. It stays damaged, whatever the bucket says: that may have been this root itself."""
-    shipping.replication.step()
-    handle = shipping.repository.handles.put(b"kept")
-    shipping.replication.step()
-    path = os.path.join(shipping.engine.root, NOTE)
-    with open(path, "rb") as note:
-        damaged = damage(note.read())
-    for _ in range(2):
-        with open(path, "wb") as note:
-            note.write(damaged)
-        shipping.engine.committer.right = shipping.repository.acting.right = ServingRight()
-        again = begun_again(shipping)
-        with pytest.raises(NodeFenced, match=r"share-writer.json in the root .* is damaged.*says which node wrote it"):
-            shipping.repository.handles.put(b"more")
-        assert not again.step()
-        with pytest.raises(NodeFenced, match=r"s3://held .*node-1.* wrote it last.*--take-share.*read-only"):
-            shipping.repository.handles.put(b"more")
-        assert shipping.repository.handles.get(handle) == b"kept"
-        with open(path, "rb") as note:
-            assert note.read() == damaged
-
-    forget_writers(shipping.engine.files, shipping.engine.root)
-    shipping.engine.committer.right = shipping.repository.acting.right = ServingRight()
-    assert begun_again(shipping).step()
-    assert shipping.repository.handles.put(b"more")
-
-
-def test_a_full_disk_delays_shipping_and_says_so(shipping: Shipping, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the note the next start would be fenced by the try of this one."""
-    with monkeypatch.context() as patch:
-        patch.setattr(ownwriters, "replace_file", full)
-        for _ in range(2):
-            assert not shipping.replication.step()
-        assert shipping.replication.status().state == "failing"
-        assert "share-writer.json can't be written (No space left" in shipping.replication.status().problem
-        assert "make room" in shipping.replication.status().problem
-        assert EPOCH not in shipping.place.objects
-        assert shipping.repository.handles.put(b"it serves on")
-    assert shipping.replication.step()
-
-
-def test_a_fence_that_finds_a_full_disk_is_noted_once_there_is_room(
-    shipping: Shipping, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the thread of shipping, as long as the node runs: else a start without spec.replication would lift it."""
-    shipping.replication.step()
-    shipping.copied()
-    monkeypatch.setattr("ullage.embedded.replication.PAUSES", (0.001,))
-    with monkeypatch.context() as patch:
-        patch.setattr(ownwriters, "replace_file", full)
-        shipping.replication.start()
-        until(lambda: bool(shipping.told), "it is fenced")
-        assert "share-writer.json can't be written" in shipping.told[0]
-        assert noted_fence(shipping.engine.files, shipping.engine.root) is None
-    until(lambda: noted_fence(shipping.engine.files, shipping.engine.root) is not None, "it is noted")
-    assert len(shipping.told) == 1
-    shipping.replication.stop()
 
 
 def test_a_root_that_was_put_back_is_told_that_its_own_name_is_there(shipping: Shipping) -> None:

@@ -6,7 +6,8 @@
     here and not there: made after the last that was shipped. It is put into the repository that goes on, with new ids
 
 What stood there when it was taken is the follower's, whatever became of it on either side. The follower need not be who
-adopted it last: a copy of the root may have gone on, removed some of it, and been adopted itself.
+adopted it last: a copy of the root may have gone on, removed some of it, and been adopted itself. That all that stood
+there was made here has to be noted (`ownwriters.py`): a copy lacks what its origin removed behind it.
 
     here    1 2 3 4              4 is here alone
     a copy  1 2 3 | x y          y removes what 2 made: it is not brought back
@@ -30,7 +31,7 @@ from ullage.engine.model import HANDLE_QUEUE, STAGED_QUEUE, FlowFileRecord, unpa
 from ullage.engine.opening import RepositoryIdentity, lock_repository, read_identity
 from ullage.engine.salvaging import decided
 from ullage.engine.shipping.adopting import fence_behind, follower_of, owner_of
-from ullage.engine.shipping.ownwriters import own_writers
+from ullage.engine.shipping.ownwriters import last_own_writer, noted_fence
 from ullage.engine.shipping.pinning import pinned
 from ullage.engine.shipping.sharerecords import fetch_records
 from ullage.engine.shipping.sharerestoring import identity_in, share_to_restore
@@ -142,20 +143,33 @@ def _parted(files: Files, root: str, share: FoundShare, identity: RepositoryIden
 
 
 def _parted_at(files: Files, root: str, share: FoundShare, identity: RepositoryIdentity) -> int:
-    """The fence of who took the share from this root. InvalidArgument: nobody did, or what they had in common can't be
-    told.
+    """The fence of who took the share from this root, where it is proved what that had of it; else that of who adopted
+    it first. InvalidArgument: neither is there.
     """
-    follower = follower_of(share.place, share.share, own_writers(files, root, share.place.name))
+    wrote = last_own_writer(files, root, share.place.name)
+    follower = follower_of(share.place, share.share, wrote) if wrote else None
     if follower is not None and follower.goes_on:
         return follower.fence
     try:
         return fence_behind(share.place, share.share, identity.adoption)
     except InvalidArgument:
-        if follower is None:
-            raise
+        if follower is not None:
+            raise InvalidArgument(
+                f"{share.place.name} was taken by a copy of this root, or by one behind it, that did not go on with "
+                "what was shipped: what it never had can't be told from what was removed there. Read what is here, and "
+                "write it there"
+            ) from None
+        if noted_fence(files, root) is None:
+            raise InvalidArgument(
+                f"{share.place.name} was adopted by nobody since this repository was made, or too often, and this root "
+                "has not seen that another took it. If one did, start it once with its spec.replication: it notes then "
+                "whether all that it had shipped is here"
+            ) from None
         raise InvalidArgument(
-            f"{share.place.name} was taken by a copy of this root that did not go on with what this one had shipped: "
-            "what it never had can't be told from what was removed there. Read what is here, and write it there"
+            f"{share.place.name} was adopted by nobody since this repository was made, or too often, and nothing "
+            "proves that this root has all that was shipped before another took it, as a copy and a volume that was "
+            "put back have not: what it has alone can't be told from what was removed there. Read what is here, and "
+            "write it there"
         ) from None
 
 

@@ -68,8 +68,8 @@ class Replication:
         self._told = ToldOnce(TASK, on_failure)
         self._place = place
         self._owner = owner
-        self._unnoted = ""
-        """Who has the share, where this root does not say so yet."""
+        self._unnoted: tuple[str, ShareFenced] | None = None
+        """Who has the share, where this root does not say so yet, and what was said of it."""
         self._shipper = Shipper(parts_of(engine), place, owner, limits_of(settings))
         self._shipper.lease = None if keeper is None else keeper.held
         self._stop = threading.Event()
@@ -90,12 +90,12 @@ class Replication:
         if self._keeper is not None:
             self._keeper.stop()
         self._thread.join(CLOSING_SECONDS)
-        if self._thread.is_alive() or self._failures:
+        if self._thread.is_alive():
             return
         if self._is_fenced:
             self._note_fence()
             return
-        if self._try():
+        if not self._failures and self._try():
             self._shipper.close()
 
     def step(self) -> bool:
@@ -167,28 +167,33 @@ class Replication:
     def _end(self, error: ShareFenced) -> None:
         """Somebody else has the share: nothing is shipped any more, and nothing is changed that nobody would ship."""
         right, known = self._engine.committer.right, self._known_fence()
-        if known is None:
-            # Before the bucket is asked whose it is, which may take its time.
-            right.fence(_fence_words(self._url, UNKNOWN_WRITER))
+        # Before the bucket is asked whose it is, which may take its time.
+        if known is DAMAGED:
+            right.fence(_damaged_words(self._url, "`epoch` there says which node wrote it last"))
+        else:
+            place, writer = (self._url, UNKNOWN_WRITER) if known is None else (known.place, known.fenced_by)
+            right.fence(_fence_words(place, writer))
         if self._keeper is not None:
             self._keeper.held.lease.lose()
             right.notice()
         self._is_fenced = True
+        self._told.forget()
         self._engine.tap.close()
         self._engine.ledger.shipping_since = 0  # nobody comes for it any more
         if known is DAMAGED:  # and stays so: who would be noted now may be this root itself
             right.fence(_damaged_words(self._url, f"{self._writer()} wrote it last"))
-        elif known is None or known.place in ("", self._place.name):  # that of another place stays what it is
-            self._unnoted = self._writer()
-            right.fence(_fence_words(self._url, self._unnoted))
+        elif known is None or known.place == self._place.name:  # that of another place stays what it is
+            writer = self._writer()
+            self._unnoted = writer, error
+            right.fence(_fence_words(self._url, writer))
         problem = self._note_fence()
         self._told.tell(ShareFenced(f"{error}. {problem}") if problem else error)
 
     def _known_fence(self) -> WriterNote | None:
         try:
             return noted_fence(self._engine.files, self._engine.root)
-        except OSError:  # the disk fails: nobody knows what it says
-            return DAMAGED
+        except OSError:  # it is read again before it is written, until that succeeds: no fence may be lost by this
+            return None
 
     def _writer(self) -> str:
         """Whose the share is by now, as `epoch` says."""
@@ -202,12 +207,16 @@ class Replication:
 
     def _note_fence(self) -> str:
         """So that the next start knows it before the bucket has answered; "", or why that is not on the disk."""
-        if self._unnoted:
-            try:
-                note_fence(self._engine.files, self._engine.root, self._place.name, self._unnoted)
-            except (OSError, UllageError) as error:
-                return f"{NOTE} can't be written, so the next start learns that from the bucket alone: {error}"
-            self._unnoted = ""
+        if self._unnoted is None:
+            return ""
+        (writer, said), engine = self._unnoted, self._engine
+        try:
+            note_fence(engine.files, engine.root, self._place.name, writer, self._shipper.wrote)
+        except (OSError, UllageError) as error:
+            return f"{NOTE} can't be written, so the next start learns that from the bucket alone: {error}"
+        self._unnoted = None
+        if self._told.problem:
+            self._told.amend(said)
         return ""
 
     def _require_lease(self) -> None:

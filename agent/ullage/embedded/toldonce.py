@@ -17,6 +17,10 @@ class ToldOnce:
             self.problem = str(error)
             self._on_failure(self._task, error)
 
+    def amend(self, error: Exception) -> None:
+        """Of what was told less is left: nobody needs to hear of it."""
+        self.problem = str(error)
+
     def forget(self) -> None:
         """It went well: the next failure is told, whatever it says."""
         self.problem = ""

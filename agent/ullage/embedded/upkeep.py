@@ -361,8 +361,9 @@ def rejoin(
 
     Nobody has `root` open; no record in it is changed, though with `to` it is opened as at each start, which finishes
     what a crash cut short. It may be said again: nothing is brought twice for as long as `to` remembers what it was
-    asked. InvalidArgument: nobody has taken the share since, or a copy of an earlier state of `root` has, or it does
-    not go back to that any more; NotABackup; RepositoryLocked; RepositoryDamaged; BucketRefused; BucketUnavailable.
+    asked. InvalidArgument: nobody has taken the share since, or a copy of an earlier state of `root` has, or nothing
+    proves what `root` had shipped, or it does not go back to that any more; NotABackup; RepositoryLocked;
+    RepositoryDamaged; BucketRefused; BucketUnavailable.
 
     >>> ullage.rejoin("casks", "s3://flows/replicas").queues  # doctest: +SKIP
     {'orders': 17}

@@ -9,21 +9,27 @@ made after, and only where they are the same does `LogWriter.begin` go on. Where
 write: it goes on in its directory as long as nobody else took the share, and elsewhere the next one takes it again.
 """
 
-from collections.abc import Collection
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from ullage.engine.opening import RepositoryIdentity
 from ullage.engine.shipping.history import listed_bases
-from ullage.engine.shipping.logobject import decode_log_header
+from ullage.engine.shipping.logobject import LogObjectHeader, decode_log_header
+from ullage.engine.shipping.logreader import log_headers
 from ullage.engine.shipping.logwriter import LogWriter
-from ullage.engine.shipping.publishing import FENCE_BYTES_MAX, take_manifest
+from ullage.engine.shipping.publishing import take_manifest
 from ullage.engine.shipping.sharedocs import EpochDocument, decode_document
-from ullage.engine.shipping.shareplace import EPOCH, LOG, SharePlace, ShareWriter, log_name, log_number
+from ullage.engine.shipping.shareplace import EPOCH, LOG, SharePlace, ShareWriter, log_name
 from ullage.engine.wal.serde import SerDe
 from ullage.errors import BucketUnavailable, InvalidArgument, NotABackup, RepositoryDamaged
+
+FENCES_AHEAD: Final = 16
+"""Log objects that are asked for at a time, where all fences are looked for."""
+
+NO_NUMBER: Final = 1 << 63
+"""Behind all log objects."""
 
 
 def owner_of(place: SharePlace, share: str) -> EpochDocument:
@@ -77,52 +83,66 @@ def fence_behind(place: SharePlace, share: str, adoption: str) -> int:
     known = ("", *owner_of(place, share).adoptions)
     if adoption not in known[:-1]:
         raise InvalidArgument(f"{place.name} was adopted by nobody since this repository was made, or too often")
-    nonce = known[known.index(adoption) + 1]
-    for name, length in sorted(place.lengths(LOG).items(), reverse=True):
-        number = log_number(name)
-        found = None if number is None or length > FENCE_BYTES_MAX else place.get(name)
-        if found is None or number is None:
-            continue
-        header, _ = decode_log_header(found.data, share, number, f"{place.name}/{name}")
-        if header.is_fence and header.nonce == nonce:
-            return number
-    raise RepositoryDamaged(f"{place.name} lacks the fence of an adoption that its `epoch` names")
+    later = known[known.index(adoption) + 1 :]  # one that was cut short before its fence was followed by the next
+    fence = next((each.fence for each in _written(place, share) if each.nonce in later), None)
+    if fence is None:
+        raise RepositoryDamaged(f"{place.name} lacks the fence of an adoption that its `epoch` names")
+    return fence
+
+
+class _Written(NamedTuple):
+    """What one writer put into a share behind its fence. `begins_anew`: a base of what it had itself, before anything
+    else; of an earlier state it may lack what was shipped before, which nobody can tell from what it had removed.
+    """
+
+    nonce: str
+    fence: int
+    begins_anew: bool
+    is_nothing: bool
+
+
+def _written(place: SharePlace, share: str) -> list[_Written]:
+    """By all whose fences count, in their order."""
+    fences, batches, epoch = list[LogObjectHeader](), list[int](), 0
+    for number, header in log_headers(place, share, place.lengths(LOG), ahead=FENCES_AHEAD):
+        if header is None or not header.is_fence:  # who was followed puts nothing behind: only fences are ever void
+            batches.append(number)
+        elif header.epoch > epoch:  # else void: of one that slept, and stands behind who came later
+            fences.append(header)
+            epoch = header.epoch
+    bases, written = listed_bases(place, share), list[_Written]()
+    for fence, end in zip(fences, [*(each.number for each in fences[1:]), NO_NUMBER], strict=True):
+        first = min((number for number in batches if fence.number < number < end), default=NO_NUMBER)
+        own = [base.next_log for base in bases if base.writer == fence.writer]
+        written.append(
+            _Written(fence.nonce, fence.number, any(at <= first for at in own), first == NO_NUMBER and not own)
+        )
+    return written
 
 
 class Follower(NamedTuple):
-    """Who wrote a share right after one of its writers: the number of its fence, and whether it went on with what that
-    one had shipped, instead of what it had itself.
+    """Who wrote a share right after one of its writers: the number of its fence, and whether it and all who came later
+    went on with what was shipped, instead of what they had themselves.
     """
 
     fence: int
     goes_on: bool
 
 
-def follower_of(place: SharePlace, share: str, own: Collection[str]) -> Follower | None:
-    """Of the last of these writers that counts; None: what they wrote is not there, or nobody followed."""
-    fences, batches, epoch = list[tuple[int, str]](), list[int](), 0
-    for name, length in sorted(place.lengths(LOG).items()):
-        number = log_number(name)
-        found = None if number is None or length > FENCE_BYTES_MAX else place.get(name)
-        if number is None:
-            continue
-        if found is None:
-            batches.append(number)
-            continue
-        header, _ = decode_log_header(found.data, share, number, f"{place.name}/{name}")
-        if not header.is_fence:
-            batches.append(number)
-        elif header.epoch > epoch:  # else void: of one that slept, and stands behind who came later
-            fences.append((number, header.nonce))
-            epoch = header.epoch
-    last = max((at for at, (_, nonce) in enumerate(fences) if nonce in own), default=len(fences))
-    if last + 1 >= len(fences):
+def follower_of(place: SharePlace, share: str, nonce: str) -> Follower | None:
+    """Of this writer. None: what it wrote is not there, or nobody followed."""
+    written = _written(place, share)
+    at = next((at for at, each in enumerate(written) if each.nonce == nonce), len(written))
+    behind = written[at + 1 :]
+    if not behind:
         return None
-    fence = fences[last + 1][0]
-    first_batch = min((number for number in batches if number > fence), default=1 << 63)
-    # A base before anything else is of what the follower had: it may lack what was shipped, and never had removed it.
-    begins_anew = any(fence < base.next_log <= first_batch for base in listed_bases(place, share))
-    return Follower(fence, not begins_anew)
+    adoptions, is_of_the_share, goes_on = owner_of(place, share).adoptions, False, True
+    for each in behind:
+        # Who adopted the share has made its root of all that was there: until something is put, a base is of that.
+        is_of_the_share = is_of_the_share or each.nonce in adoptions
+        goes_on = goes_on and (is_of_the_share or not each.begins_anew)
+        is_of_the_share = is_of_the_share and each.is_nothing
+    return Follower(behind[0].fence, goes_on)
 
 
 def with_adoption(identity: RepositoryIdentity, place: SharePlace, share: str) -> RepositoryIdentity:

@@ -13,7 +13,9 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from ullage.engine.files import Files, read_file, replace_file
+from ullage.engine.model import Operation
 from ullage.engine.opening import IDENTITY, RepositoryIdentity
+from ullage.engine.servingright import CHANGES
 from ullage.engine.shipping.baseobject import BasePosition, BaseReader
 from ullage.engine.shipping.contentpack import PIECE_BYTES, read_pack_index
 from ullage.engine.shipping.logobject import NamedPack
@@ -39,12 +41,26 @@ class ShippedMark(msgspec.Struct, frozen=True):
     nonce: str
     through: int
 
+    def has_all(self, waiting: Sequence["Committed"], start: int) -> bool:
+        """Whether none of those that were committed behind it, up to a start, makes or removes anything: it may have
+        been shipped since, by another that this root is a copy of, and been removed there.
+        """
+        behind = [each for each in waiting if self.through < each.id <= start]
+        operations = (operation for each in behind for operation in each.operations)
+        return len(behind) == start - self.through and not any(type(each) in CHANGES for each in operations)
+
 
 class AsShipped(Protocol):
     """A transaction as it leaves its node."""
 
     id: int
     payload: bytes
+
+
+class Committed(AsShipped, Protocol):
+    """With what it does."""
+
+    operations: Sequence[Operation]
 
 
 class KnownShare(NamedTuple):

@@ -1,10 +1,16 @@
 """Reading the log of a share: which of its objects count, in their order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ullage.engine.lanes import in_lanes
-from ullage.engine.shipping.logobject import LOG_OBJECT_BYTES_MAX, LogObject, decode_log_object
+from ullage.engine.shipping.logobject import (
+    LOG_OBJECT_BYTES_MAX,
+    LogObject,
+    LogObjectHeader,
+    decode_log_header,
+    decode_log_object,
+)
 from ullage.engine.shipping.sharedocs import ListedBase
 from ullage.engine.shipping.shareplace import LOG, SharedObject, SharePlace, log_name, log_number
 from ullage.engine.wal.serde import SerDe
@@ -13,11 +19,39 @@ from ullage.errors import RepositoryDamaged
 AHEAD_BYTES: Final = 64 << 20
 """Of objects that were asked for before their turn came, at most; a larger one comes alone."""
 
+FENCE_BYTES_MAX: Final = 2 << 10
+"""A fence is no longer than that; what is longer is none, and need not be read."""
+
 
 def newest_log(place: SharePlace) -> int:
     """The number of the newest log object that is listed; 0 if none is."""
     numbers = (log_number(name) for name in place.lengths(LOG))
     return max((number for number in numbers if number is not None), default=0)
+
+
+def log_headers(
+    place: SharePlace, share: str, lengths: Mapping[str, int], *, ahead: int = 1
+) -> Iterator[tuple[int, LogObjectHeader | None]]:
+    """Of these objects each that is still there, in their order, void ones too: its number, and what it says of itself,
+    None for one that is too long for a fence. RepositoryDamaged.
+    """
+    known = {number: length for name, length in lengths.items() if (number := log_number(name)) is not None}
+
+    def fetched(number: int) -> tuple[bool, SharedObject | None]:
+        if known[number] > FENCE_BYTES_MAX:
+            return True, None
+        found = place.get(log_name(number))
+        return found is not None, found
+
+    def bytes_of(_: int) -> int:
+        return FENCE_BYTES_MAX
+
+    for number, (is_there, found) in in_lanes(sorted(known), fetched, bytes_of, ahead, AHEAD_BYTES, is_ordered=True):
+        if found is not None:
+            path = f"{place.name}/{log_name(number)}"
+            yield number, decode_log_header(found.data, share, number, path)[0]
+        elif is_there:
+            yield number, None
 
 
 def read_log(

@@ -10,6 +10,7 @@ a volume that was put back, and who was fenced, take a share only if somebody sa
 as ever: it was made of the share just now, or by what left no note.
 """
 
+import errno
 import os
 from collections.abc import Collection
 from typing import Final
@@ -38,14 +39,16 @@ few. Of more the oldest are forgotten, but for that of whom `epoch` is.
 
 
 class WriterNote(msgspec.Struct, frozen=True):
-    """`nonces`: of all by whom `epoch` may be this root's, or by whom it was. `fenced_by`: who had the share when it
-    was found to be another's, "" if it was not. If it was, the nonces are nobody any more from whom it is taken, and
-    tell what this root has shipped.
+    """`nonces`: of all by whom `epoch` may be this root's, none where it is another's. `fenced_by`: who had the share
+    when it was found to be another's, "" if it was not. `wrote`: of one that was fenced, the last writer all of whose
+    puts are this root's own, "" where nobody could tell. The nonces do not say that: a copy has the same, and the
+    first may be another's, from whom it was to be taken.
     """
 
     place: str
     nonces: tuple[str, ...] = ()
     fenced_by: str = ""
+    wrote: str = ""
 
 
 DAMAGED: Final = WriterNote("", fenced_by=UNKNOWN_WRITER)
@@ -81,17 +84,22 @@ def _read(files: Files, root: str) -> WriterNote | None:
         return DAMAGED
 
 
-def own_writers(files: Files, root: str, place: str) -> tuple[str, ...]:
-    """The nonces of all by whom this root may have written there last; none where that is not noted."""
+def last_own_writer(files: Files, root: str, place: str) -> str:
+    """The nonce of the last writer of a share all of whose puts are this root's own; "" where that is not noted."""
     found = _read(files, root)
-    return found.nonces if found is not None and found.place == place else ()
+    return found.wrote if found is not None and found.place == place else ""
 
 
-def note_fence(files: Files, root: str, place: str, by: str) -> None:
-    """The share is somebody else's: the next start knows it before the bucket has answered."""
+def note_fence(files: Files, root: str, place: str, by: str, wrote: str = "") -> None:
+    """The share is somebody else's: the next start knows it before the bucket has answered. A note that is damaged, or
+    of a fence of another place, stays what it is.
+    """
     before = _read(files, root)
-    nonces = before.nonces if before is not None and before.place == place else ()
-    _put(files, root, WriterNote(place, nonces, fenced_by=by))
+    if before is DAMAGED or (before is not None and before.fenced_by and before.place != place):
+        return
+    if before is not None and before.fenced_by:  # nothing was shipped since
+        wrote = wrote or before.wrote
+    _put(files, root, WriterNote(place, fenced_by=by, wrote=wrote))
 
 
 def forget_writers(files: Files, root: str) -> None:
@@ -110,17 +118,18 @@ def begin_as_itself(
     """
     identity, note = parts.identity(), noted(parts.files, parts.root, place.name)
     before = "" if found is None else _writer_in(found, identity.repository, place)
-    own, nonce = None if note is None else () if note.fenced_by else note.nonces, new_nonce()
+    own, nonce = None if note is None else note.nonces, new_nonce()
     if note is None or not note.fenced_by:
         first, *tried = *_still_possible(before, own or ()), nonce
         # Durable before the bucket hears of it: it may take the share, and nobody be told. Whose `epoch` is now stays
         # whatever else is forgotten: 1,000 refused tries of a night would else have fenced a node that nobody followed.
         try:
             _put(parts.files, parts.root, WriterNote(place.name, (first, *tried[-NONCES_MAX + 1 :])))
-        except OSError as error:  # a full disk; without a note the next start would be fenced by this very try
+        except OSError as error:  # without a note the next start would be fenced by this very try
+            what = "make room on" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "look at"
             raise OSError(
                 error.errno,
-                f"{NOTE} can't be written ({error.strerror}), and nothing is shipped before it is: make room on this "
+                f"{NOTE} can't be written ({error.strerror}), and nothing is shipped before it is: {what} this "
                 "repository's disk. It is tried again by itself",
                 os.path.join(parts.root, NOTE),
             ) from error

@@ -18,7 +18,7 @@ import msgspec
 
 from ullage.engine.pins import PIN_SECONDS
 from ullage.engine.shipping.history import base_head, base_reader
-from ullage.engine.shipping.logobject import decode_log_header
+from ullage.engine.shipping.logreader import log_headers
 from ullage.engine.shipping.sharedocs import (
     BASES_MAX,
     DroppedBase,
@@ -48,9 +48,6 @@ from ullage.errors import BucketUnavailable, ShareFenced
 
 DROPPED_MILLIS: Final = 86_400_000
 """How long what a dropped base needs stays."""
-
-FENCE_BYTES_MAX: Final = 2 << 10
-"""A fence is no longer than that; what is longer is none, and need not be read."""
 
 
 def take_manifest(place: SharePlace, share: str, writer: ShareWriter) -> None:
@@ -155,17 +152,11 @@ def collect(place: SharePlace, share: str, writer: ShareWriter, manifest: ShareM
 
 
 def _old_log(place: SharePlace, share: str, next_log: int) -> Iterator[str]:
-    for name, length in place.lengths(LOG).items():
-        number = log_number(name)
-        if number is None or number >= next_log:
-            continue
-        if length > FENCE_BYTES_MAX or not _is_fence(place, share, number):
-            yield name
-
-
-def _is_fence(place: SharePlace, share: str, number: int) -> bool:
-    found = place.get(log_name(number))
-    return found is None or decode_log_header(found.data, share, number, log_name(number))[0].is_fence
+    lengths = place.lengths(LOG)
+    old = {name: length for name, length in lengths.items() if (log_number(name) or next_log) < next_log}
+    for number, header in log_headers(place, share, old):
+        if header is None or not header.is_fence:
+            yield log_name(number)
 
 
 def _is_before(name: str, first: ListedBase, writer: ShareWriter) -> bool:

@@ -12,7 +12,7 @@ Steps raise BucketUnavailable and BucketRefused, and may be tried again: what wa
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,6 +103,8 @@ class Shipper:
         self._awaits_base = True
         self._look = LastLook(parts.files, parts.root, parts.clock, place.name)
         self.figures = ShippingFigures()
+        self.wrote = ""
+        """The last writer of the share of which it is known that all that it put is this root's; "" for none."""
 
     @property
     def has_begun(self) -> bool:
@@ -138,12 +140,16 @@ class Shipper:
             self._parts.tap.lose()
             return
         self._go_on(known)
+        self.wrote = writer.writer.nonce
 
     def _part(self) -> None:
         """Somebody else has the share: how much is here alone is the last that is told."""
         self._absorb(self._parts.log.durable)
+        if self._mark is not None and self._mark.has_all(self._waiting, self._brought_back):
+            self.wrote = self._mark.nonce
         with suppress(RepositoryDamaged, BucketUnavailable, BucketRefused):  # then nobody knows how much that is
-            common = parted_after(self._place, self._share, self._parts.serde, self._waiting)
+            common, wrote = parted_after(self._place, self._share, self._parts.serde, self._waiting)
+            self.wrote = self.wrote or wrote
             if common is not None:
                 self._reach(common)
                 self._look.look(common, self._parts.log.durable, self._waiting_bytes, is_known=True)
@@ -287,8 +293,7 @@ class Shipper:
             for operation in each.operations:
                 if isinstance(operation, ResourceClaimGone):
                     self._content.forget(operation.index)
-        figures = self.figures
-        self._note(log_objects=figures.log_objects + 1, shipped_bytes=figures.shipped_bytes + size)
+        self._note(log_objects=self.figures.log_objects + 1, shipped_bytes=self.figures.shipped_bytes + size)
         self._reach(under_way.last)
 
     def _prepared(self) -> _ObjectUnderWay:
@@ -299,9 +304,8 @@ class Shipper:
         small, large = self._parted([claim for claim in claims if self._content.pack_of(claim) is None])
         packs = [self._put_pack(group, under_way.claims) for group in self._grouped(large)]
         under_way.claims += [(each.claim, IN_LOG) for each in small]
-        payloads = [each.payload for each in some]
         named = [pack for pack in packs if pack is not None]
-        under_way.batch = LogBatch(some[0].id, some[-1].millis, payloads, small, named)
+        under_way.batch = LogBatch(some[0].id, some[-1].millis, [each.payload for each in some], small, named)
         return under_way
 
     def _cut(self) -> tuple[int, list[ContentClaim]]:
@@ -319,8 +323,7 @@ class Shipper:
 
     def _parted(self, claims: list[ContentClaim]) -> tuple[list[SmallContent], list[ContentClaim]]:
         """Those that ride in the log object, read; and the others."""
-        small: list[SmallContent] = []
-        large: list[ContentClaim] = []
+        small, large = list[SmallContent](), list[ContentClaim]()
         rest = self._limits.batch_small_bytes
         for claim in claims:
             if claim.length > self._limits.small_bytes or claim.length > rest:
@@ -405,11 +408,8 @@ class Shipper:
         self._publish(self._base)
 
     def _new_base(self) -> ListedBase:
-        moment = FrozenMoment(self._parts, self._logical)
-        try:
+        with closing(FrozenMoment(self._parts, self._logical)) as moment:
             return self._put_base(moment)
-        finally:
-            moment.close()
 
     def _settle(self) -> None:
         """Put what is under way: only then is the next number known."""
@@ -478,6 +478,7 @@ class Shipper:
         manifest = publish(self._place, self._share, writer.writer, base, self._limits.retention_millis)
         self._base, self._bases, self._awaits_base = None, len(manifest.bases), self._parts.tap.is_lost
         self._note(bases=self.figures.bases + 1)
+        self.wrote = writer.writer.nonce  # not before: else what is restored up to here is another's
         collect(self._place, self._share, writer.writer, manifest)
 
     def _note(self, **known: int) -> None:
