@@ -87,7 +87,7 @@ class LogWriter:
         """
         asked = 0.0 if lease is None else lease.lease.ask(lease.term)
         if lease is not None:
-            # took the share as x | bucket away before all was known | takes it as y | keeper renews x, finds y: "fenced"
+            # takes the share as x | bucket away before all is known | takes it as y | keeper renews x and finds y: lost
             lease.writer = None
         mine = EpochDocument(
             share=share,
