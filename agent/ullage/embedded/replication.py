@@ -169,7 +169,7 @@ class Replication:
         right, known = self._engine.committer.right, self._known_fence()
         # Before the bucket is asked whose it is, which may take its time.
         if known is DAMAGED:
-            right.fence(_damaged_words(self._url, "`epoch` there says which node wrote it last"))
+            right.fence(_damaged_words(self._url))
         else:
             place, writer = (self._url, UNKNOWN_WRITER) if known is None else (known.place, known.fenced_by)
             right.fence(_fence_words(place, writer))
@@ -236,7 +236,7 @@ def fence_as_noted(engine: Engine) -> None:
     """Nothing is changed in a root that was fenced, by whichever program it is opened, and whatever it ships to now."""
     note = noted_fence(engine.files, engine.root)
     if note is DAMAGED:
-        engine.committer.right.fence(_damaged_words("SHARE", "`epoch` there says which node wrote it last"))
+        engine.committer.right.fence(_damaged_words("SHARE"))
     elif note is not None:
         engine.committer.right.fence(_fence_words(note.place, note.fenced_by))
 
@@ -251,7 +251,7 @@ def _fence_words(share: str, writer: str) -> str:
     )
 
 
-def _damaged_words(share: str, last: str) -> str:
+def _damaged_words(share: str, last: str = "`epoch` there says which node wrote it last") -> str:
     """What is answered where nobody knows whose it is: which commands there are, and what is risked with the wrong."""
     return (
         f"{NOTE} in the root of this repository is damaged, so nobody knows here whether another node goes on with its "

@@ -20,12 +20,12 @@ from ullage_agent.cli.newfiles import NewFiles, TreeFiles, TreeSoFar
 from ullage_agent.cli.options import FILE, command, on_repository, option
 from ullage_agent.cli.output import Bar, bar, many, print_json, say, size
 from ullage_agent.cli.partfiles import PartFile, found_at, own_descriptor, usual_mode
-from ullage_agent.cli.writing import writing
+from ullage_agent.cli.writing import STDOUT, writing
 
 if TYPE_CHECKING:
     from ullage import Repository, Session
 
-STDOUT = Path("-")
+TO_STDOUT = Path("-")
 
 BATCH_FLOW_FILES = 100
 """FlowFiles that one commit takes out of a queue, after all of them are safe in the directory."""
@@ -92,7 +92,7 @@ def get(
             _get_from_queue(repository, queue, limit, output or Path(), as_json, hidden=hidden, tree=known)
         elif uuid is not None:
             with interrupts.allowed():
-                _get_one(repository, uuid, start, length, output or STDOUT)
+                _get_one(repository, uuid, start, length, output or TO_STDOUT)
 
 
 def parse_range(text: str | None) -> tuple[int, int | None]:
@@ -107,8 +107,8 @@ def parse_range(text: str | None) -> tuple[int, int | None]:
 
 def _get_one(repository: Repository, id: str, start: int, length: int | None, output: Path) -> None:
     with repository.content(id, start, length) as content, bar("Getting", content.size) as progress:
-        if output == STDOUT:
-            with writing("stdout"):
+        if output == TO_STDOUT:
+            with writing(STDOUT):
                 _copy(content, sys.stdout.buffer, progress)
                 sys.stdout.buffer.flush()
         else:

@@ -34,7 +34,7 @@ def console(*, stderr: bool = False) -> Console:
 
     class PlainConsole(Console):
         def print(self, *objects: Any, **options: Any) -> None:
-            with writing(STDOUT):
+            with writing("stderr" if stderr else STDOUT):
                 super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
 
     stream = sys.stderr if stderr else sys.stdout

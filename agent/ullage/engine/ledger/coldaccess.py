@@ -75,12 +75,10 @@ class ColdAccess(LedgerState):
 
     def _take_in(self, found: FoundHandle) -> None:
         """A cold handle is in memory from now on, if it is where it was found; called under the lock."""
-        run, row, record = found
-        # Who found it held no lock: meanwhile it may have left, or its block have been given up, and is counted out.
-        if run in self.cold.runs and run.is_there(row):
+        if self.cold.has(found):
             if self._view is not None:
-                self._view.keep_flow_files(record.uuid[0])
-            self.records.warm(record)  # first: with its share lowered nobody may need its file
+                self._view.keep_flow_files(found.record.uuid[0])
+            self.records.warm(found.record)  # first: with its share lowered nobody may need its file
             self.cold.take(found)
 
     def _started_with(self, uuid: bytes) -> FlowFileRecord | None:

@@ -434,10 +434,16 @@ class ColdHandles:
                     run.pass_by(error)
                 run.doubt(error.block, self.mended)
 
+    def has(self, found: FoundHandle) -> bool:
+        """Whether a handle is where it was found. Who finds one holds no lock: meanwhile it may have left, or its block
+        have been given up, and it is counted out.
+        """
+        return found.run in self.runs and found.run.is_there(found.row)
+
     def take(self, found: FoundHandle) -> bool:
         """A handle leaves its run, for memory; False: it is not there any more, or not there alone."""
         run, row, record = found
-        if run not in self.runs or not run.is_there(row):
+        if not self.has(found):
             return False
         run.hide(row)
         if record.claim is not None:
